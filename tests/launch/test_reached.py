@@ -296,4 +296,6 @@ def test_an_edit_reads_and_walks_no_more_than_it_changes(
     known = reached(project)
     assert after(f"# Said above.\n{files['train.py']}") == (False, 0)
     assert reached(project) is known
+    project.forget_memories()
+    assert reached(project) is known  # it holds names and no trees, and takes long
     assert after(files["train.py"].replace("used", "total")) == (True, 1)

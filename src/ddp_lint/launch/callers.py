@@ -374,13 +374,38 @@ def is_always_false(module: Module, value: cst.BaseExpression | None, at: cst.CS
 
 
 def comes_first(module: Module, use: cst.CSTNode, other: cst.CSTNode) -> bool:
-    """Do all who call the methods that the two lie in call the one of `use` first?"""
+    """Do all who call the methods that the two lie in call the one of `use` first, or constructors that one alone?"""
     user, later = module.function_of(use), module.function_of(other)
     if user is None or later is None or user is later or module.project is None:
         return False
     if "__init__" in (user.name.value, later.name.value):
         return False
+    if module.class_of(use) is module.class_of(other) and _is_of_construction(module, user, later):
+        return True
     return order_of(module.project, user.name.value, later.name.value) == "before"
+
+
+def _is_of_construction(module: Module, method: cst.FunctionDef, other: cst.FunctionDef) -> bool:
+    """Whether constructors call a method, and nothing else does, while none leads to the other one."""
+    sites = call_sites(module, method)
+    if not sites or not all(map(_is_in_constructor, sites)) or module.facts is None or module.project is None:
+        return False
+    found = function_at(module.facts.tree, module.span(other.name).line)
+    return found is not None and not _comes_by_constructor(module.project, module.facts, found)
+
+
+def _comes_by_constructor(project: Project, facts: ModuleFacts, function: FunctionNode, depth: int = _DEPTH) -> bool:
+    """Whether a constructor calls a function, itself or by way of others; also where that is too far to see."""
+    sites = sites_in_project(project, facts, function)
+    return depth == 0 or any(
+        _is_in_constructor(site)
+        or (site.around is not None and _comes_by_constructor(project, site.facts, site.around, depth - 1))
+        for site in sites
+    )
+
+
+def _is_in_constructor(site: CallSite) -> bool:
+    return site.around is not None and site.around.name == "__init__"
 
 
 def order_of(project: Project, first: str, second: str) -> str:

@@ -34,6 +34,12 @@ class Answered(Generic[T]):
         return self.basis.stale
 
 
+class OfNames:
+    """What holds names and no syntax tree: such a result is kept where others are let go of for their memory."""
+
+    __slots__ = ()
+
+
 #: What a result rests on that is kept nowhere.
 _NOTHING = Basis(set())
 
@@ -217,4 +223,4 @@ def _is_of_names(value: object) -> bool:
         return all(map(_is_of_names, (*value.keys(), *value.values())))
     if isinstance(value, (tuple, list, set, frozenset)):
         return all(map(_is_of_names, value))
-    return value is None or isinstance(value, (str, int, pathlib.PurePath))
+    return value is None or isinstance(value, (str, int, pathlib.PurePath, OfNames))

@@ -15,6 +15,7 @@ from typing import TypeAlias
 from ddp_lint.knowledge import frameworks
 from ddp_lint.launch.reached.names import MODULE, PROGRAM, FileNames
 from ddp_lint.project import Project
+from ddp_lint.project.results import OfNames
 from ddp_lint.source.imports import absolute_target
 
 #: A body: its file, and its name there.
@@ -55,7 +56,7 @@ class Module:
     names: FileNames
 
 
-class Bodies:
+class Bodies(OfNames):
     """What the files of a project have, by their tables. `modules`: by file. `with_method` and `with_name`: by their
     last names the methods, and the functions and classes at the top of files. `methods_of`: of a class. `family_of`:
     for each class a number that it shares with those that it inherits from, and with those that inherit from it.

@@ -16,6 +16,7 @@ from collections.abc import Iterable
 from typing import TypeGuard
 
 from ddp_lint.project.parts import kept_by_node
+from ddp_lint.project.results import OfNames
 from ddp_lint.source.imports import dotted_ast, folders_put_on_path, last_part
 from ddp_lint.source.parsing import CannotParse, parse
 from ddp_lint.source.syntax import FunctionNode, below, decorators, first_line, main_guards, statements, walk
@@ -87,7 +88,7 @@ class Names:
 
 
 @dataclasses.dataclass(slots=True)
-class FileNames:
+class FileNames(OfNames):
     """The bodies of a file by their names (`Class.method` of a method), the bases of its classes, the decorators of its
     definitions, what each name is imported as, whether the module does anything when it is imported, its variables, and
     what it puts on the path of modules. `lists`, `takes_all`, `beside`: where it imports modules by computed names, the

@@ -32,6 +32,7 @@ from ddp_lint.launch.reached.names import (
 from ddp_lint.launch.texts import calls_of_notebooks, calls_of_texts, is_installed, words_of_settings, words_of_texts
 from ddp_lint.project import Project
 from ddp_lint.project.facts import ModuleFacts
+from ddp_lint.project.results import OfNames
 from ddp_lint.source.file import place_kind
 
 _T = TypeVar("_T", bound=Hashable)
@@ -50,7 +51,7 @@ CALLED = re.compile(
 
 
 @dataclasses.dataclass(frozen=True)
-class Reached:
+class Reached(OfNames):
     """The files that are started, and for each body which of them come to it, as bits: the first file is the lowest.
     The bit above is that of all of them together: a module that one of them imports by its name is not what another
     one may import by a computed name."""

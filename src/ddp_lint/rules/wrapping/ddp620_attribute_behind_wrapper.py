@@ -163,10 +163,10 @@ class AttributeBehindWrapper(Rule):
     that catches the AttributeError, or under a test that an `assert` above the wrap excludes for several GPUs, or that
     holds with a single GPU (the `else` of `device_count() > 1`); with accelerate also files that configure DeepSpeed or
     FSDP, which forward attributes, programs that the project launches with settings for these alone, and tests, which
-    run in one process. A method that only the constructor calls, before it wraps. Methods that only programs of one
-    process call, where others of the project make a group. Objects of a class that is no module, which DDP refuses;
-    methods of a trainer of transformers whose own `train` wraps nothing. What a function reads of a wrapped model that
-    it is given is DDP627.
+    run in one process. A method that only the constructor calls, before it wraps, or where another method wraps later.
+    Methods that only programs of one process call, where others of the project make a group. Objects of a class that is
+    no module, which DDP refuses; methods of a trainer of transformers whose own `train` wraps nothing. What a function
+    reads of a wrapped model that it is given is DDP627.
 
     ## How to confirm
 
