@@ -13,7 +13,7 @@ from ddp_lint.project import Project
 from ddp_lint.project.facts import ModuleFacts
 from ddp_lint.rules.data.loading import as_ast, files_of_programs, is_evaluation, is_made_by_rank
 from ddp_lint.rules.data.streams import divides_by_rank, is_for_one_group, is_of_others
-from ddp_lint.rules.data.trainers import trainers_of
+from ddp_lint.rules.data.trainers import trainers_of, uses_lightning
 from ddp_lint.source.imports import last_part
 from ddp_lint.source.syntax import calls_below, defaults, function_at, is_none
 from ddp_lint.view import Module
@@ -27,7 +27,6 @@ _MAY_DIVIDE = re.compile(
     r"rank|world|replica|shard|dist(?!anc)|process|parts|nodes|num_(tasks|gpus)|host|environ|worker|getpid|time|uuid"
     r"|urandom|accelerat|gpu|group"
 )
-_LIGHTNING = frozenset({"lightning", "pytorch_lightning"})
 
 
 def own_order(module: Module, loader: cst.Call) -> tuple[cst.BaseExpression, str] | None:
@@ -55,7 +54,7 @@ def is_shared_undivided(module: Module) -> bool:
     project, files = module.project, list(files_of_programs(module))
     if project is None or any(is_of_others(each) or divides_by_rank(each) or is_for_one_group(each) for each in files):
         return False
-    if not any(not _LIGHTNING.isdisjoint(each.imports.packages) for each in files):
+    if not any(map(uses_lightning, files)):
         return any(project.texts.shows(each, "wraps") for each in files)
     trainers = trainers_of(module)
     return bool(trainers) and all(each.is_undivided for each in trainers) and any(each.is_shared for each in trainers)

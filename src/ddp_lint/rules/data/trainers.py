@@ -37,8 +37,13 @@ class Trainer:
 def trainers_of(module: Module) -> list[Trainer]:
     """The trainers that the programs of a file make."""
     project = module.project
-    files = (facts for facts in files_of_programs(module) if not _PACKAGES.isdisjoint(facts.imports.packages))
+    files = filter(uses_lightning, files_of_programs(module))
     return [each for facts in files if project is not None for each in _made_in(project, facts)]
+
+
+def uses_lightning(facts: ModuleFacts) -> bool:
+    """Whether a file imports Lightning, by either of its names."""
+    return not _PACKAGES.isdisjoint(facts.imports.packages)
 
 
 def _made_in(project: Project, facts: ModuleFacts) -> Iterator[Trainer]:
