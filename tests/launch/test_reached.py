@@ -177,8 +177,8 @@ def test_one_of_two_programs(tmp_path: pathlib.Path) -> None:
     assert show is not None
     assert losses is not None
     line = LOSSES.split("\n").index("    return x.sum()") + 1
-    assert is_reached_from(project, show, losses, line)
-    assert not is_reached_from(project, train, losses, line)
+    assert is_reached_from(project, show.name, losses, line)
+    assert not is_reached_from(project, train.name, losses, line)
 
 
 def test_a_program_that_is_no_module_of_the_walk(tmp_path: pathlib.Path) -> None:
@@ -190,7 +190,7 @@ def test_a_program_that_is_no_module_of_the_walk(tmp_path: pathlib.Path) -> None
     )
     assert run is not None
     assert losses is not None
-    assert is_reached_from(project, run, losses, 9)
+    assert is_reached_from(project, run.name, losses, 9)
 
 
 def test_a_name_that_modules_import_from_each_other_in_circles(tmp_path: pathlib.Path) -> None:

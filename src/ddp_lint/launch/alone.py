@@ -4,6 +4,7 @@ its scripts with several: the names that they share with those (``args.distribut
 from __future__ import annotations
 
 import ast
+import dataclasses
 import functools
 import pathlib
 import re
@@ -14,7 +15,7 @@ from ddp_lint.launch.fixed_ranks import is_fixed
 from ddp_lint.launch.joining import joining_functions, lines_off, makes_group
 from ddp_lint.launch.reached.names import MODULE, body_at
 from ddp_lint.launch.reached.walk import is_reached_from, reached
-from ddp_lint.launch.search import imported_through, importers
+from ddp_lint.launch.search import imported_through_at, importers
 from ddp_lint.launch.sizes import spawns_one
 from ddp_lint.launch.started import launched_alone, started_alone, starts_several
 from ddp_lint.launch.texts import is_installed
@@ -22,6 +23,7 @@ from ddp_lint.launch.unused import TAKES_GLOBALS, does_something, is_unused, is_
 from ddp_lint.project import Project
 from ddp_lint.project.facts import ModuleFacts
 from ddp_lint.project.parts import kept_by_node
+from ddp_lint.project.results import OfNames
 from ddp_lint.project.uses import uses
 from ddp_lint.source.imports import dotted_ast, is_script, last_part
 from ddp_lint.source.syntax import (
@@ -79,15 +81,28 @@ def run_alone(facts: ModuleFacts, project: Project, line: int | None, shown: Sho
     return bool(programs) and all(_is_alone(project, program, shown) for program in programs)
 
 
+@dataclasses.dataclass(frozen=True)
+class _Program(OfNames):
+    """A file that is run, by the name of its module and its path below the root: hundreds come to a function of a
+    large project, whose syntax trees would not all stay in memory."""
+
+    name: str
+    inside: str
+
+    def facts(self, project: Project) -> ModuleFacts | None:
+        return project.modules.facts_of(pathlib.Path(project.paths.absolute(self.inside)))
+
+
 def _is_in_no_program(facts: ModuleFacts, project: Project, line: int) -> bool:
     """Whether a line is in what no program comes to that imports the file: those that call a method by that name have
     it from another class."""
     programs = _programs_above(facts, project) if not is_installed(project, facts) else ()
+    own = _Program(facts.name, facts.source.inside)
     # A program that stands alone may be an excerpt, which leaves out who calls its methods.
     left = (
         bool(programs)
-        and facts not in programs
-        and not any(is_reached_from(project, program, facts, line) for program in (*programs, facts))
+        and own not in programs
+        and not any(is_reached_from(project, program.name, facts, line) for program in (*programs, own))
     )
     return left and not is_unused(project, facts, line)  # what nothing calls is another matter
 
@@ -110,21 +125,46 @@ def modules_around(facts: ModuleFacts, project: Project, line: int | None) -> fr
     return frozenset[str]().union(*(_modules(project, program) for program in programs))
 
 
-def _coming_to(facts: ModuleFacts, project: Project, line: int | None) -> tuple[ModuleFacts, ...]:
+def _coming_to(facts: ModuleFacts, project: Project, line: int | None) -> tuple[_Program, ...]:
     """The programs that come to a file, or to a line of it."""
     if line is not None and _is_in_guard(facts, line):
-        return (facts,)
+        return (_Program(facts.name, facts.source.inside),)
     path, found = project.modules.find(facts.name), reached(project)
     if path is not None:
         body = body_at(facts.tree, line) if line is not None else MODULE
         files = found.coming_to((project.paths.inside(path), body))
-        known = [project.modules.facts_of(pathlib.Path(project.paths.absolute(file))) for file in sorted(files)]
-        seen = tuple(each for each in known if each is not None and each.name)
+        known = [(file, _standing(project, file)) for file in sorted(files)]
         # Of a file that has no more than a function `main` it is not seen who calls that.
-        if seen and len(seen) == len(known) and all(map(_is_run, seen)):
+        seen = tuple(
+            _Program(each.name, file) for file, each in known if each is not None and each.name and each.is_run
+        )
+        if seen and len(seen) == len(known):
             return seen
     programs = _programs_above(facts, project)
-    return tuple(each for each in programs if line is None or is_reached_from(project, each, facts, line))
+    return tuple(each for each in programs if line is None or is_reached_from(project, each.name, facts, line))
+
+
+@dataclasses.dataclass(frozen=True)
+class _Standing(OfNames):
+    """Of a file the name of its module, whether it is a test, whether it says that it may be the program, and whether
+    it does something where it is run."""
+
+    name: str
+    is_test: bool
+    is_main: bool
+    is_run: bool
+
+
+def _standing(project: Project, inside: str) -> _Standing | None:
+    """That of a file, by its path below the root; None where it cannot be read."""
+
+    def found() -> _Standing | None:
+        facts = _Program("", inside).facts(project)
+        if facts is None:
+            return None
+        return _Standing(facts.name, facts.source.is_test, facts.file.holds("__main__"), _is_run(facts))
+
+    return project.remember(("standing of file", inside), found)
 
 
 def _is_run(facts: ModuleFacts) -> bool:
@@ -142,68 +182,96 @@ def shown_alone(facts: ModuleFacts, project: Project) -> bool:
     """Whether the project shows how to start all programs that come to a file, each by a launcher with one process, or
     they leave themselves one GPU: of several ranks nothing is seen."""
     programs = _programs_above(facts, project) if facts.name else ()
-    return bool(programs) and all(p.file.shows(_ONE_GPU) or launched_alone(project, p.source.inside) for p in programs)
+    return bool(programs) and all(_has_one_gpu(project, p) or launched_alone(project, p.inside) for p in programs)
 
 
-def _programs_above(facts: ModuleFacts, project: Project) -> tuple[ModuleFacts, ...]:
+def _has_one_gpu(project: Project, program: _Program) -> bool:
+    facts = program.facts(project)
+    return facts is not None and facts.file.shows(_ONE_GPU)
+
+
+def _programs_above(facts: ModuleFacts, project: Project) -> tuple[_Program, ...]:
     return project.remember(("programs above", facts.name), lambda: _programs(facts, project))
 
 
-def _programs(facts: ModuleFacts, project: Project) -> tuple[ModuleFacts, ...]:
+def _programs(facts: ModuleFacts, project: Project) -> tuple[_Program, ...]:
     """The files that are run and import this one, directly or through others. None where one that nothing imports is no
     program: who uses it is not seen."""
-    found, queue = {facts.name: facts}, [facts]
+    own = _Program(facts.name, facts.source.inside)
+    found, queue = {own.name}, [own]
     programs = []
     while queue:
         each = queue.pop()
-        above = [user for user in _users(each.name, project) if not user.source.is_test and user.name]
-        if each.file.holds("__main__") or (not above and _is_run(each)):
+        above, standing = _users(each.name, project), _standing(project, each.inside)
+        if standing is not None and (standing.is_main or (not above and standing.is_run)):
             programs.append(each)
         elif not above:
             return ()
         new = [user for user in above if user.name not in found]
-        found |= {user.name: user for user in new}
+        found.update(user.name for user in new)
         queue += new
         if len(found) > _ABOVE:
             return ()
     return tuple(programs)
 
 
-def _users(name: str, project: Project) -> tuple[ModuleFacts, ...]:
-    """The files that import a module, looked for once: all files below it in the imports ask."""
-    return project.remember(("users of module", name), lambda: tuple(importers(project, name, holding=("import",))))
+def _users(name: str, project: Project) -> tuple[_Program, ...]:
+    """The files that import a module, but for tests, looked for once: all files below it in the imports ask."""
+
+    def found() -> tuple[_Program, ...]:
+        users = importers(project, name, holding=("import",))
+        return tuple(_Program(u.name, u.source.inside) for u in users if u.name and not u.source.is_test)
+
+    return project.remember(("users of module", name), found)
 
 
-def _modules(project: Project, program: ModuleFacts) -> frozenset[str]:
-    return imported_through(project, program)
+def _modules(project: Project, program: _Program) -> frozenset[str]:
+    return imported_through_at(project, program.name, program.inside)
 
 
-def _is_alone(project: Project, program: ModuleFacts, shown: Shown) -> bool:
+def _is_alone(project: Project, program: _Program, shown: Shown) -> bool:
     def found() -> bool:
-        if _is_started_alone(project, program, shown) or spawns_one(program, project):
+        facts = program.facts(project)
+        if facts is None:
+            return False
+        if _is_started_alone(project, program, facts, shown) or spawns_one(facts, project):
             return True
         return makes_group(project) and _shows_nothing(project, program, shown)
 
     return project.remember(("alone", program.name), found)
 
 
-def _is_started_alone(project: Project, program: ModuleFacts, shown: Shown) -> bool:
+def _is_started_alone(project: Project, program: _Program, facts: ModuleFacts, shown: Shown) -> bool:
     """Whether the project's scripts start a program as one process. One that is started without a launcher may start
     ranks itself, and one that shows ranks may be started by a launcher as well."""
-    how = started_alone(project, program.source.inside)
+    how = started_alone(project, program.inside)
     if how != "plain":
         return how == "one"
-    if next(shown(program, project), None) is not None:
+    if next(shown(facts, project), None) is not None:
         return False
-    through = [facts for name in _modules(project, program) if (facts := project.modules.facts(name)) is not None]
-    return not any(f.file.shows(_STARTS_ITSELF) or f.file.shows(_BY_NAME) or has_runner(f, project) for f in through)
+    return not any(_may_start_ranks(project, name) for name in _modules(project, program))
 
 
-def _shows_nothing(project: Project, program: ModuleFacts, shown: Shown) -> bool:
+def _may_start_ranks(project: Project, name: str) -> bool:
+    """Whether a module may start processes by what it calls itself, or by names that it does not have."""
+
+    def found() -> bool:
+        facts = project.modules.facts(name)
+        if facts is None:
+            return False
+        return facts.file.shows(_STARTS_ITSELF) or _comes_by_name(project, facts)
+
+    return project.remember(("may start ranks", name), found)
+
+
+def _comes_by_name(project: Project, facts: ModuleFacts) -> bool:
+    return facts.file.shows(_BY_NAME) or has_runner(facts, project)
+
+
+def _shows_nothing(project: Project, program: _Program, shown: Shown) -> bool:
     """Whether nothing that a program comes to makes a group, starts ranks or is told its rank by a launcher."""
-    inside = program.source.inside
-    if inside in reached(project).programs:
-        return inside not in project.remember(("programs that show ranks",), lambda: _showing(project, shown))
+    if program.inside in reached(project).programs:
+        return program.inside not in project.remember(("programs that show ranks",), lambda: _showing(project, shown))
     key = ("shows nothing of ranks", program.name)
     return project.remember(key, lambda: _is_without_signs(project, program, shown))
 
@@ -212,8 +280,8 @@ def _showing(project: Project, shown: Shown) -> frozenset[str]:
     """The files of the programs that come to what makes a group, starts ranks or is told its rank by a launcher."""
     found, showing = reached(project), set[str]()
     for inside in [file for file, body in found.bits if body == MODULE]:
-        facts = project.modules.facts_of(pathlib.Path(project.paths.absolute(inside)))
-        if facts is None or facts.file.shows(_BY_NAME) or has_runner(facts, project):
+        facts = _Program("", inside).facts(project)
+        if facts is None or _comes_by_name(project, facts):
             showing |= found.coming_to((inside, MODULE))
             continue
         for line, name in _lines_of_ranks(facts, project, shown):
@@ -222,23 +290,23 @@ def _showing(project: Project, shown: Shown) -> frozenset[str]:
     return frozenset(showing)
 
 
-def _is_idle_in(project: Project, program: str, facts: ModuleFacts, line: int, name: str) -> bool:
+def _is_idle_in(project: Project, inside: str, facts: ModuleFacts, line: int, name: str) -> bool:
     """Whether a line of a program, by its file, shows no ranks there: a name at it is a parameter that is given numbers
     alone, or nothing uses the function around, which whoever starts the file might call."""
-    started = project.modules.facts_of(pathlib.Path(project.paths.absolute(program)))
-    if started is None:
+    standing = _standing(project, inside)
+    if standing is None:
         return False
-    among = _modules(project, started)
+    among = _modules(project, _Program(standing.name, inside))
     if name and is_fixed(project, facts, line, name, among):
         return True
-    return started is facts and is_unused_at(project, facts, line, among, facts.name)
+    return inside == facts.source.inside and is_unused_at(project, facts, line, among, facts.name)
 
 
-def _is_without_signs(project: Project, program: ModuleFacts, shown: Shown) -> bool:
+def _is_without_signs(project: Project, program: _Program, shown: Shown) -> bool:
     among = _modules(project, program)
     for name in among:
         facts = project.modules.facts(name)
-        if facts is None or facts.file.shows(_BY_NAME) or has_runner(facts, project):
+        if facts is None or _comes_by_name(project, facts):
             return False
         if any(
             not is_unused_at(project, facts, line, among, program.name)

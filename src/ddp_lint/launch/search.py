@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import ast
+import collections
+import dataclasses
 import functools
 import itertools
 import pathlib
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import libcst as cst
 
 from ddp_lint.project import Project
 from ddp_lint.project.facts import ModuleFacts
+from ddp_lint.project.results import OfNames
 from ddp_lint.source.imports import absolute, folders_put_on_path, is_script
 from ddp_lint.source.syntax import FunctionNode, statements, walk
 from ddp_lint.view import Module
@@ -43,8 +46,11 @@ def importers(project: Project, name: str, *, holding: tuple[str, ...]) -> Itera
         for path in _likely(project, home, found):
             if word not in words_of_imports(project, path):
                 continue
+            table = _table_at(project, path)
+            if table is None or table.name in seen or not _imports(project, table, home, name):
+                continue
             facts = project.modules.facts_of(path)
-            if facts is not None and facts.name not in seen and _imports(project, facts, home, name):
+            if facts is not None:
                 seen.add(facts.name)
                 yield facts
 
@@ -101,11 +107,33 @@ def _packages(name: str) -> Iterator[str]:
         package = package.rpartition(".")[0]
 
 
-def _imports(project: Project, facts: ModuleFacts, home: str, name: str) -> bool:
+@dataclasses.dataclass(frozen=True)
+class _Table(OfNames):
+    """What the imports of the module `name` name, and what its names are that it imports."""
+
+    name: str
+    targets: tuple[str, ...]
+    imported: tuple[str, ...]
+
+
+def _table_at(project: Project, path: pathlib.Path) -> _Table | None:
+    """The table of a file; None where it cannot be read. Many modules ask that of each file that has their name, and
+    few of these import them: the syntax trees of all would not stay in memory."""
+
+    def found() -> _Table | None:
+        facts = project.modules.facts_of(path)
+        if facts is None:
+            return None
+        return _Table(facts.name, _targets(project, facts), tuple(facts.imports.names.values()))
+
+    return project.remember(("table of imports", path), found)
+
+
+def _imports(project: Project, table: _Table, home: str, name: str) -> bool:
     """Whether a module imports `name`, or one of its names from the package `home` that passes them on."""
     if home == name:
-        return imports_module(project, facts, name)
-    passed_on = (project.meanings.canonical(t) for t in facts.imports.names.values() if t.startswith(f"{home}."))
+        return _names(table.targets, name)
+    passed_on = (project.meanings.canonical(target) for target in table.imported if target.startswith(f"{home}."))
     return any(target.startswith(f"{name}.") for target in passed_on)
 
 
@@ -153,7 +181,11 @@ def _called(module: Module, call: cst.CSTNode) -> ast.AST | None:
 
 def imports_module(project: Project, facts: ModuleFacts, name: str) -> bool:
     """Whether a module imports the module `name`, something from it, or all of it."""
-    return any(target == name or target.startswith(f"{name}.") for target in _targets(project, facts))
+    return _names(_targets(project, facts), name)
+
+
+def _names(targets: tuple[str, ...], name: str) -> bool:
+    return any(target == name or target.startswith(f"{name}.") for target in targets)
 
 
 def imports_any(facts: ModuleFacts, packages: frozenset[str]) -> bool:
@@ -180,20 +212,45 @@ def leads_to(project: Project, program: ModuleFacts, name: str) -> bool:
 
 def imported_through(project: Project, program: ModuleFacts) -> frozenset[str]:
     """A module and those that it imports, directly or through others, anywhere in a file."""
-    return project.remember(("leads to", program.name), lambda: _imported_through(project, program))
+    return imported_through_at(project, program.name, program.source.inside, lambda: program)
 
 
-def _imported_through(project: Project, program: ModuleFacts) -> frozenset[str]:
-    found, queue = {program.name}, [program]
+def imported_through_at(
+    project: Project, name: str, inside: str, read: Callable[[], ModuleFacts | None] | None = None
+) -> frozenset[str]:
+    """`imported_through`, for the module of a file by its name and its path below the root. `read` gives its facts."""
+
+    def found() -> frozenset[str]:
+        place = project.modules.place(name)
+        # Of several files by one name that is found as one of them, each imports what it names itself.
+        if place is not None and project.paths.relative(place) == inside:
+            return _through(project, name, _imported_by(project, name) or ())
+        facts = read() if read is not None else project.modules.facts_at(project.paths.absolute(inside))
+        return _through(project, name, _modules_of_imports(project, facts) if facts is not None else ())
+
+    return project.remember(("leads to", name), found)
+
+
+def _through(project: Project, name: str, own: tuple[str, ...]) -> frozenset[str]:
+    found, queue = {name}, collections.deque([own])
     while queue and len(found) < _THROUGH:
-        facts = queue.pop(0)
-        here = functools.partial(_modules_of_imports, project, facts)
-        for module in project.remember(("imported modules",), here, facts.kept):
-            imported = project.modules.facts(module) if module not in found else None
+        for module in queue.popleft():
+            imported = _imported_by(project, module) if module not in found else None
             if imported is not None:
                 found.add(module)
                 queue.append(imported)
     return frozenset(found)
+
+
+def _imported_by(project: Project, name: str) -> tuple[str, ...] | None:
+    """The modules that a module imports itself; None where it cannot be read. Kept apart from the module: each program
+    asks that of hundreds of files, whose syntax trees would not all stay in memory."""
+
+    def found() -> tuple[str, ...] | None:
+        facts = project.modules.facts(name)
+        return _modules_of_imports(project, facts) if facts is not None else None
+
+    return project.remember(("imported modules", name), found)
 
 
 def _put_on_path(project: Project, facts: ModuleFacts, path: pathlib.Path) -> tuple[str, ...]:

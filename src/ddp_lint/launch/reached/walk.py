@@ -111,10 +111,10 @@ def is_unreached_in_package(project: Project, facts: ModuleFacts, line: int) -> 
     return not found.has((project.paths.inside(path), body_at(facts.tree, line)))
 
 
-def is_reached_from(project: Project, program: ModuleFacts, facts: ModuleFacts, line: int) -> bool:
-    """Whether one program, a file that is started, may come to what a line of a file is in. True where that is not
+def is_reached_from(project: Project, program: str, facts: ModuleFacts, line: int) -> bool:
+    """Whether one program, by the name of its module, may come to what a line of a file is in. True where that is not
     seen."""
-    start, path = project.modules.find(program.name), project.modules.find(facts.name)
+    start, path = project.modules.find(program), project.modules.find(facts.name)
     if start is None or path is None:
         return True
     file, body = project.paths.inside(start), (project.paths.inside(path), body_at(facts.tree, line))

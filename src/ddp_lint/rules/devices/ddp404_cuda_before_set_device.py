@@ -358,7 +358,7 @@ class CudaBeforeSetDevice(Rule):
         if project is None or program is None:
             return False
         return any(
-            is_reached_from(project, program, facts, call.lineno)
+            is_reached_from(project, program.name, facts, call.lineno)
             for facts in map(project.modules.facts_of, project.contents.holding("set_device("))
             if facts is not None
             for call in calls_below(facts.tree)
