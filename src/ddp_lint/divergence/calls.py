@@ -51,6 +51,7 @@ from ddp_lint.divergence.inheritance import Question
 from ddp_lint.divergence.iteration import element_of, rounds_of, streamed
 from ddp_lint.divergence.lengths import is_cut_to_multiple
 from ddp_lint.divergence.losses import made_on_the_spot, written
+from ddp_lint.divergence.own_tensors import holds_own_tensors
 from ddp_lint.divergence.project_names import spellings, wrapped
 from ddp_lint.divergence.records import fields_of, record
 from ddp_lint.divergence.resolve import known
@@ -438,7 +439,7 @@ def _external(frame: Frame, name: str, arguments: Arguments, node: ast.Call) -> 
         return unknown(key, ref.GroupRef(of_source(group_source)))
     made = knows.type_of(name)
     if made:
-        alone = _is_alone(arguments) or _is_silent(made, arguments)
+        alone = _is_alone(arguments) or _is_silent(made, arguments) or _is_of_own_tensors(frame, made, node)
         return unknown(frame.key(node), ref.ON_ONE_DEVICE if alone else ref.Instance(made))
     head, _, last = name.rpartition(".")
     owner_entry = known().method(head, last) if head in knows.types else None
@@ -468,6 +469,11 @@ def _has_own_group(arguments: Arguments) -> bool:
     is not to be seen from here, so that it counts as silent."""
     strategy = arguments.keywords.get("strategy")
     return strategy is not None and strategy.reference == ref.ON_ONE_DEVICE
+
+
+def _is_of_own_tensors(frame: Frame, made: str, node: ast.Call) -> bool:
+    """``Adam([shape, pose])`` of tensors that the function makes: no step of it changes a model."""
+    return made == "torch.optim.Optimizer" and holds_own_tensors(frame, node)
 
 
 def _is_silent(made: str, arguments: Arguments) -> bool:

@@ -482,8 +482,11 @@ def _own_item(frame: Frame, node: ast.Subscript, base: Value, index: Value, vari
 
 
 def parameter_group(frame: Frame, groups: ast.expr) -> ref.Instance | None:
-    """What an element of ``optimizer.param_groups`` is."""
-    return ref.Instance(PARAMETER_GROUP) if frame.text(groups).endswith("param_groups") else None
+    """What an element of ``optimizer.param_groups`` is, unless the optimizer holds no part of a model."""
+    if not frame.text(groups).endswith("param_groups"):
+        return None
+    alone = isinstance(groups, ast.Attribute) and evaluate(frame, groups.value).reference == ref.ON_ONE_DEVICE
+    return None if alone else ref.Instance(PARAMETER_GROUP)
 
 
 def _slice(frame: Frame, node: ast.Subscript, bounds: ast.Slice, base: Value) -> Value:

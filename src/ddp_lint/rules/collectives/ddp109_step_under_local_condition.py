@@ -82,12 +82,13 @@ class StepUnderLocalCondition(MismatchRule):
 
     ## When it is silent
 
-    Steps under conditions that all ranks share (accumulation counters, schedules), steps of models that one rank
-    trains alone because nothing in the file is distributed, or in a function that takes its model as it is, next to
-    functions that train what they wrap, conditions that are results of a collective, loops over loaders whose batches
-    one process hands out (`dispatch_batches=True`), and loops inside of `Join` that call no collective by themselves.
-    Losses without targets that are made of the model's output (`output.sum() * 0`), and those to which another term is
-    added; training steps with manual optimization.
+    Steps under conditions that all ranks share (accumulation counters, schedules), steps of models that one rank trains
+    alone because nothing in the file is distributed, or in a function that takes its model as it is, next to functions
+    that train what they wrap, optimizers of tensors alone that the function makes, keeps in no object and exchanges
+    with no rank (coefficients that are fitted to one picture), conditions that are results of a collective, loops over
+    loaders whose batches one process hands out (`dispatch_batches=True`), and loops inside of `Join` that call no
+    collective by themselves. Losses without targets that are made of the model's output (`output.sum() * 0`), and those
+    to which another term is added; training steps with manual optimization.
 
     ## How to confirm
 

@@ -9,12 +9,13 @@ from collections.abc import Iterator
 
 import libcst as cst
 
-from ddp_lint.findings import Applicability, Confidence, Edit, Fix
+from ddp_lint.findings import Applicability, Confidence, Edit, Fix, Span
 from ddp_lint.knowledge import frameworks, table
 from ddp_lint.knowledge.tensors import words_of
+from ddp_lint.launch.actors import has_own_gpus, is_made_by_actors
 from ddp_lint.launch.callers import call_sites, sites_of
 from ddp_lint.launch.environment import shows_one_gpu, shows_own_gpu
-from ddp_lint.launch.one_process import as_one_process
+from ddp_lint.launch.one_process import as_one_process, uses_data_parallel
 from ddp_lint.launch.one_rank import comes_on_one_rank
 from ddp_lint.launch.ranks import (
     Evidence,
@@ -24,7 +25,10 @@ from ddp_lint.launch.ranks import (
     program_of_ranks,
     several_ranks,
 )
+from ddp_lint.launch.reached.walk import is_unreached_in_package
 from ddp_lint.launch.search import importers
+from ddp_lint.launch.texts import is_installed
+from ddp_lint.launch.uncalled import is_in_no_step
 from ddp_lint.project.facts import ModuleFacts
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.devices.checkpoint_devices import models_saved_from_cpu, saved_elsewhere, saved_from_cpu
@@ -46,6 +50,13 @@ _WRAP = "torch.nn.parallel.DistributedDataParallel"
 _TRAINING = frozenset({"train", "training", "fit"})
 #: What the code of a program has that joins the ranks of a job, or knows them.
 _KNOWS_RANKS = re.compile(r"rank|distributed|\bddp\b|world_size", re.IGNORECASE)
+#: How a file gives a process a GPU of its own, or leaves that to others.
+_GIVES_GPU = re.compile(
+    r"set_device|local_?rank|device_ids|\bgpu(?:_id|_index)?\b|\brank\b|\.(?:cuda|to)\((?!\)|non_blocking)|\bdevice\b(?!_count)"
+    r"|accelerat|fabric|lightning|fsdp|deepspeed|horovod|\bhvd\b|\bxla\b",
+    re.IGNORECASE,
+)
+_ON_FIRST_GPU = re.compile(r"\.cuda\(\)")
 #: What removes a file.
 _REMOVING = frozenset({"os.remove", "os.unlink"})
 #: What saves the states of a run.
@@ -158,15 +169,16 @@ class LoadWithoutMapLocation(Rule):
     than one GPU (`assert torch.cuda.device_count() == 1`); programs that show themselves one GPU
     (`CUDA_VISIBLE_DEVICES`) and that no launcher starts for each rank; files that wrap for GPU 0 on every rank
     (`device_ids=[0]`), or that give all GPUs to one process (`DataParallel`) and read their rank with a number to fall
-    back on; schedulers, vocabularies, statistics and other CPU data; bytes in memory, whose device the outer load
-    decides; checkpoints that FSDP wrote with `offload_to_cpu`, files and projects that save only CPU tensors, also by a
-    helper (`{k: v.cpu() for ..}`), and a `load_network` whose `save_network` moves them there; paths with the rank in
-    them; arguments of `load_state_dict` of a loader, a sampler or a scheduler, files in which the project saves
-    anything but states of models and optimizers, and published weights (`resnet50-19c8e357.pth`). Only with
-    `--preview`: files whose content is known only from an ambiguous name (`init_states`), paths of pretrained weights
-    (`args.pretrained`), and what nothing shows a run of the project to have saved (the file of the load saves nothing,
-    no path speaks of a run, no optimizer is restored), as those are mostly published weights; functions that try a
-    model out (`test`, `sample`), mostly on one rank.
+    back on, or give none of them a GPU of its own; actors of Ray, and classes of which they alone make objects, as each
+    actor sees its own GPU as `cuda:0`; schedulers, vocabularies, statistics and other CPU data; bytes in memory, whose
+    device the outer load decides; checkpoints that FSDP wrote with `offload_to_cpu`, files and projects that save only
+    CPU tensors, also by a helper (`{k: v.cpu() for ..}`), and a `load_network` whose `save_network` moves them there;
+    paths with the rank in them; arguments of `load_state_dict` of a loader, a sampler or a scheduler, files in which
+    the project saves anything but states of models and optimizers, and published weights (`resnet50-19c8e357.pth`).
+    Only with `--preview`: files whose content is known only from an ambiguous name (`init_states`), paths of pretrained
+    weights (`args.pretrained`), and what nothing shows a run of the project to have saved (the file of the load saves
+    nothing, no path speaks of a run, no optimizer is restored), as those are mostly published weights; functions that
+    try a model out (`test`, `sample`), mostly on one rank; functions of an installed package that nothing in it calls.
 
     ## How to confirm
 
@@ -198,7 +210,7 @@ class LoadWithoutMapLocation(Rule):
             return
         if not where and (self._is_own_file(node) or shows_own_gpu(self.module)):
             return
-        if self._uses_first_gpu:
+        if self._uses_first_gpu or has_own_gpus(self.module, node) or is_made_by_actors(self.module, node):
             return
         if comes_on_one_rank(self.module, node) or as_one_process(self.module, node):
             return
@@ -206,7 +218,7 @@ class LoadWithoutMapLocation(Rule):
         if self._is_look(node) or (evidence is not None and not evidence.own and self._is_tool(node)):
             return
         own = evidence is not None and evidence.own
-        if own and (self._is_kept_to_one_gpu() or called_in_one_process(self.module, node)):
+        if own and (self._is_kept_to_one_gpu() or self._drives_all_gpus or called_in_one_process(self.module, node)):
             return
         if evidence is None or self._saved_from_cpu(node) or self._saved_without_states(node):
             return
@@ -233,6 +245,14 @@ class LoadWithoutMapLocation(Rule):
         where all see the same, the fault is the wrap."""
         given = [argument(wrap, 1, "device_ids") for wrap in self.module.calls_to((_WRAP,))]
         return bool(given) and all(ids is not None and self.module.code(ids) == "[0]" for ids in given)
+
+    @functools.cached_property
+    def _drives_all_gpus(self) -> bool:
+        """Whether each process of a program takes all GPUs that it sees, with its model on the first of them: the file
+        joins them, wraps by `DataParallel`, and gives no process a GPU of its own."""
+        file = self.module.file
+        joins = file.holds("init_process_group") and file.shows(_ON_FIRST_GPU)
+        return joins and uses_data_parallel(file) and not file.shows(_GIVES_GPU)
 
     def _is_asked_for_alone(self, call: cst.Call) -> bool:
         """Whether the line needs an argument that programs of one process alone give: of ``if path is not None:
@@ -630,6 +650,17 @@ class LoadWithoutMapLocation(Rule):
             confidence=self._sureness(call, where, evidence),
             fix=self._fix(call),
         )
+
+    def _meets_no_run(self, where: cst.CSTNode | Span) -> bool:
+        """As for all rules; also where nothing in the project calls the function, of a package that is installed too:
+        whether the ranks of a job load by it, nobody knows."""
+        if super()._meets_no_run(where):
+            return True
+        facts, project = self.module.facts, self.module.project
+        if facts is None or project is None or not facts.name or not is_installed(project, facts):
+            return False
+        line = self._span_of(where).line
+        return is_unreached_in_package(project, facts, line) or is_in_no_step(project, facts, line)
 
     def _sureness(self, call: cst.Call, where: str, evidence: Evidence) -> Confidence:
         if self._is_doubtful(call) or self._is_pretrained(call) or not (where or self._is_of_a_run(call)):
