@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import functools
 import itertools
+import re
 from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple, Protocol
 
@@ -16,6 +17,8 @@ from ddp_lint.source.tree import dotted, names_in, subtree
 
 #: Calls that end the program.
 _EXITING = frozenset({"exit", "quit", "sys.exit", "os._exit", "os.abort"})
+#: Calls at which whoever has started the program looks at it.
+_DEBUGGING = re.compile(r"breakpoint|i?pdb\.set_trace|(?:IPython\.)?embed|code\.interact")
 #: Calls that end a test, or the import of a file of tests.
 _SKIPPING = frozenset({"pytest.skip", "self.skipTest"})
 
@@ -267,6 +270,15 @@ def exits(body: cst.BaseSuite) -> bool:
     call = last.body[-1] if isinstance(last, cst.SimpleStatementLine) else None
     name = dotted(call.value.func) if isinstance(call, cst.Expr) and isinstance(call.value, cst.Call) else ""
     return name in _EXITING
+
+
+def stops(body: cst.BaseSuite) -> bool:
+    """Whether a block ends the program, or stops it in a debugger."""
+    if exits(body):
+        return True
+    lines = (line for line in body.body if isinstance(line, cst.SimpleStatementLine))
+    calls = (each.value for line in lines for each in line.body if isinstance(each, cst.Expr))
+    return any(isinstance(call, cst.Call) and _DEBUGGING.fullmatch(dotted(call.func)) for call in calls)
 
 
 def _goes_no_further(statement: cst.CSTNode) -> bool:

@@ -83,20 +83,21 @@ class TensorReadOnHost(HostRule):
     Shapes, `len`, `numel()`, tensors made on the host (`torch.arange(n).tolist()`, `torch.rand(1).item()`), the sizes
     and lengths of packed sequences, which are on the host; code under a test of `torch.compiler.is_compiling()` or
     under `torch.compiler.disable`, in branches and functions for logging, debugging, evaluation or generation, in
-    set-up that only the first forward runs, what runs once in many calls (`step % 500 == 0`) or for values that are
-    not finite (`if torch.isnan(x).any()`), methods that fill a memo once for each key, what a failed check of a tensor
-    runs to say what is wrong in its error, also in functions that are called at such places alone, in tests, under
-    `torch.no_grad()`; buffers and attributes that are read without computation, since they may be on the host; loops
-    of training scripts outside of forward; arguments that every caller passes from the host
-    (`self.assign(boxes.cpu())`, `tokenizer(texts, return_tensors="pt").input_ids`), branches that no caller reaches,
-    single integers (under a test of the dtype and of the shape). With `capture_scalar_outputs` or `fullgraph=True`, the
-    reads that are captured. Reads that follow one another with no more than small operations between are one finding:
-    only the first waits, for the others the GPU has next to nothing left to do. Only with `--preview`, and outside of
-    compiled code: a read once per forward whose value the host may need (the size of an allocation, the split sizes of
-    an all-to-all); one right after an operation that waits itself (`mask.nonzero()`, `x[x > 0]`, `.cpu()`), but in a
-    loop, where they add up; one that only programs of one process come to, or only programs that train nothing. The
-    same read in a loop over layers or items, in a helper that several functions of one file call, or of a value that is
-    only used in arithmetic or reports, is reported.
+    set-up that only the first forward runs, what runs once in many calls (`step % 500 == 0`) or for values that are not
+    finite (`if torch.isnan(x).any()`), methods that fill a memo once for each key, what a failed check of a tensor runs
+    to say what is wrong in its error, arms that end the program (`sys.exit()`) or stop it in a debugger, also in
+    functions that are called at such places alone, in tests, under `torch.no_grad()`; buffers and attributes that are
+    read without computation, since they may be on the host; loops of training scripts outside of forward; arguments
+    that every caller passes from the host (`self.assign(boxes.cpu())`, `tokenizer(texts,
+    return_tensors="pt").input_ids`), branches that no caller reaches, single integers (under a test of the dtype and of
+    the shape). With `capture_scalar_outputs` or `fullgraph=True`, the reads that are captured. Reads that follow one
+    another with no more than small operations between are one finding: only the first waits, for the others the GPU has
+    next to nothing left to do. So are those in a loop behind the first, whose rounds have no more than that. Only with
+    `--preview`, and outside of compiled code: a read once per forward whose value the host may need (the size of an
+    allocation, the split sizes of an all-to-all); one right after an operation that waits itself (`mask.nonzero()`,
+    `x[x > 0]`, `.cpu()`), but in a loop, where they add up; one that only programs of one process come to, or only
+    programs that train nothing. The same read in a loop over layers or items, in a helper that several functions of one
+    file call, or of a value that is only used in arithmetic or reports, is reported.
 
     ## How to confirm
 

@@ -82,14 +82,14 @@ class BranchOnTensor(HostRule):
 
     Conditions on shapes, dtypes, devices, `is None`, `len`, flags; `assert` of a tensor (it breaks no graph); branches
     under `torch.compiler.is_compiling()`, `torch.compiler.disable`, `if not self.training`, logging and debugging
-    switches, `torch.no_grad()`, tests, what runs for values that are not finite or before an error alone; conditions
-    that are not proven to be tensors; a tuple of tensors compared with a number; arguments that every caller passes
-    from the host, branches that no caller reaches. Only with `--preview`: a check that only raises; a branch outside
-    of compiled code that a forward reaches once, unless it sets a flag that is returned or fills in by the mask that
-    it asks for (`if mask.any(): x = x.masked_fill(mask, 0)`); one that tests first whether the tensor is of half
-    precision (`x.dtype == torch.float16 and torch.isinf(x).any()`); one outside of compiled code that only programs of
-    one process come to, or only programs that train nothing. A branch in a loop over layers or items, or in a helper
-    that several functions of one file call, is reported by default.
+    switches, `torch.no_grad()`, tests, what runs for values that are not finite, before an error or in an arm that ends
+    the program alone; conditions that are not proven to be tensors; a tuple of tensors compared with a number;
+    arguments that every caller passes from the host, branches that no caller reaches. Only with `--preview`: a check
+    that only raises; a branch outside of compiled code that a forward reaches once, unless it sets a flag that is
+    returned or fills in by the mask that it asks for (`if mask.any(): x = x.masked_fill(mask, 0)`); one that tests
+    first whether the tensor is of half precision (`x.dtype == torch.float16 and torch.isinf(x).any()`); one outside of
+    compiled code that only programs of one process come to, or only programs that train nothing. A branch in a loop
+    over layers or items, or in a helper that several functions of one file call, is reported by default.
 
     ## How to confirm
 

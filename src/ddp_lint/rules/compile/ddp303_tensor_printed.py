@@ -75,10 +75,10 @@ class TensorPrinted(HostRule):
 
     What is printed under a test of a tensor's values; shapes and Python values outside of compiled code;
     `logger.info("%s", t)` outside of compiled code (it formats only at its level); branches for debugging, logging or
-    evaluation, tests, `torch.compiler.disable`, `is_compiling()`, functions that are called before an error or for
-    values that are not finite alone. Only with `--preview`: a text without a tensor under a test in compiled code,
-    which is in the graph only where the test holds; outside of compiled code what only programs of one process come to,
-    or only programs that train nothing.
+    evaluation, arms that end the program, tests, `torch.compiler.disable`, `is_compiling()`, functions that are called
+    before an error or for values that are not finite alone. Only with `--preview`: a text without a tensor under a test
+    in compiled code, which is in the graph only where the test holds; outside of compiled code what only programs of
+    one process come to, or only programs that train nothing.
 
     ## How to confirm
 

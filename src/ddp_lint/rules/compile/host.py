@@ -20,7 +20,7 @@ from ddp_lint.launch.ranks import meets_no_ranks
 from ddp_lint.launch.reached.walk import is_unreached_in_package
 from ddp_lint.launch.single_process import one_process, transforms_samples
 from ddp_lint.rules.base import Rule
-from ddp_lint.source.control_flow import asks_for_none, conditions, raises
+from ddp_lint.source.control_flow import asks_for_none, conditions, raises, stops
 from ddp_lint.source.imports import dotted_ast
 from ddp_lint.source.syntax import FunctionNode, parameters
 from ddp_lint.source.tree import descendants, names_in, parameters_of
@@ -292,7 +292,7 @@ class HostRule(Rule):
 
     def _reports_failure(self, node: cst.CSTNode) -> bool:
         """Whether the line runs when something is wrong already: the message of an `assert` or a warning, a `raise`
-        or what leads up to it, a handler."""
+        or what leads up to it, a handler; or where somebody looks for that, and the program ends."""
         below = node
         for up in self.module.ancestors(node):
             if isinstance(up, (cst.Raise, cst.ExceptHandler)) or (isinstance(up, cst.Assert) and below is up.msg):
@@ -301,10 +301,30 @@ class HostRule(Rule):
                 return True
             if isinstance(up, cst.FunctionDef):
                 return False
-            if isinstance(up, cst.If) and below is up.body and (raises(up.body) or self._looks_for_error(up)):
+            if isinstance(up, cst.If) and below in (up.body, up.orelse) and self._runs_once(up, below):
                 return True
             below = up
         return False
+
+    def _runs_once(self, branch: cst.If, arm: cst.CSTNode) -> bool:
+        """Whether no run comes by an arm of a branch a second time: it raises, ends the program or stops in a
+        debugger."""
+        if arm is branch.body and self._looks_for_error(branch):
+            return True
+        block = arm.body if isinstance(arm, cst.Else) else arm
+        if not isinstance(block, cst.BaseSuite):
+            return False
+        return raises(block) or (stops(block) and self._is_part_of_step(branch))
+
+    def _is_part_of_step(self, branch: cst.If) -> bool:
+        """Whether a step of a training runs the function around a branch: a whole training may be followed by the end
+        of the program."""
+        function = self.module.function_of(branch)
+        if function is None:
+            return False
+        tensors = TensorFile.of(self.module)
+        reached = tensors.reached(function) or self._as_operation(function) or tensors.called(function)
+        return reached is not None or self._compiled_as(function) is not None
 
     def _looks_for_error(self, branch: cst.If) -> bool:
         """Whether a branch that is taken for what a tensor holds only looks for what to say in the error that it

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import libcst as cst
 
@@ -40,38 +40,61 @@ class Wait:
 def wait_before(module: Module, node: cst.CSTNode, function: cst.FunctionDef) -> Wait | None:
     """The last statement before a place that surely waits for the GPU, in the same round of the innermost loop, if what
     runs between gives the GPU no more than small operations on tensors: no layer, no function of the project, no
-    product of matrices, no loop."""
-    flow, around = TensorFile.of(module).flow(function), module.ancestors(node)
-    below_it: cst.CSTNode | None = node
-    for up in around:
-        # A comprehension is a loop of its own, but for what it goes over.
-        if isinstance(up, cst.CompIf) or (isinstance(up, cst.BaseComp) and below_it is not up.for_in):
-            return None
-        below_it = up
-        if isinstance(up, cst.BaseStatement):
-            break
-    if below_it is None or isinstance(below_it, cst.While):
+    product of matrices, no loop. Also a read before a loop whose rounds have no more than that either: each of them
+    begins where the one before has waited."""
+    flow, around = TensorFile.of(module).flow(function), list(module.ancestors(node))
+    below = _statement_around(node, around)
+    if below is None or isinstance(below, cst.While):
         return None
     found: tuple[cst.CSTNode, bool] | None = None
+    in_loop = False
     for up in around:
-        if isinstance(up, (cst.For, cst.While, cst.FunctionDef)):
-            return Wait(*found, in_loop=not isinstance(up, cst.FunctionDef)) if found is not None else None
-        if found is None and isinstance(up, (cst.With, cst.Try)):
-            return None
-        before: list[cst.CSTNode] = []
-        if isinstance(up, cst.IndentedBlock):
-            before = list(itertools.takewhile(lambda each, end=below_it: each is not end, up.body))  # type: ignore[misc]
-        elif isinstance(up, cst.If):
-            before = [up.test]
-        for part in reversed(before) if found is None else ():
-            if not _is_small(module, part, flow):
-                return None
-            kinds = set(_waits(module, part, flow))
-            if kinds:
-                found = (part, True in kinds)
+        if isinstance(up, cst.FunctionDef):
+            break
+        if isinstance(up, (cst.For, cst.While)):
+            in_loop = True
+            if found is not None or below is not up.body or not _is_small_round(module, up, flow):
                 break
-        below_it = up
-    return None
+        elif found is None:
+            found, small = _last_wait(module, _parts_above(up, below), flow)
+            if not small or isinstance(up, (cst.With, cst.Try)):
+                return None
+            if in_loop and found is not None and not found[1]:
+                return None
+        below = up
+    return Wait(*found, in_loop) if found is not None else None
+
+
+def _statement_around(node: cst.CSTNode, around: Iterable[cst.CSTNode]) -> cst.CSTNode | None:
+    """The part of a statement that a place is in; None in a comprehension, which is a loop of its own, but for what it
+    goes over."""
+    below = node
+    for up in around:
+        if isinstance(up, cst.CompIf) or (isinstance(up, cst.BaseComp) and below is not up.for_in):
+            return None
+        below = up
+        if isinstance(up, cst.BaseStatement):
+            break
+    return below
+
+
+def _parts_above(up: cst.CSTNode, below: cst.CSTNode) -> list[cst.CSTNode]:
+    """What runs in a block, or as the test of a branch, before one of its parts."""
+    if isinstance(up, cst.IndentedBlock):
+        return list(itertools.takewhile(lambda each: each is not below, up.body))
+    return [up.test] if isinstance(up, cst.If) else []
+
+
+def _last_wait(module: Module, parts: list[cst.CSTNode], flow: Flow) -> tuple[tuple[cst.CSTNode, bool] | None, bool]:
+    """The last of some parts that surely waits for the GPU, with whether it reads a tensor by a call; and whether what
+    runs behind it gives the GPU little to do."""
+    for part in reversed(parts):
+        if not _is_small(module, part, flow):
+            return None, False
+        kinds = set(_waits(module, part, flow))
+        if kinds:
+            return (part, True in kinds), True
+    return None, True
 
 
 def waited_before(module: Module, node: cst.CSTNode, function: cst.FunctionDef) -> bool:
@@ -122,6 +145,13 @@ def _is_selection(node: cst.Subscript) -> bool:
     return isinstance(value, cst.Comparison) or (
         isinstance(value, cst.UnaryOperation) and isinstance(value.operator, cst.BitInvert)
     )
+
+
+def _is_small_round(module: Module, loop: cst.For | cst.While, flow: Flow) -> bool:
+    """Whether a round of a loop gives the GPU little to do, and what the loop goes over does."""
+    if isinstance(loop, cst.While) or loop.orelse is not None:
+        return False
+    return all(_is_small(module, part, flow) for part in (loop.iter, *loop.body.body))
 
 
 def _is_small(module: Module, part: cst.CSTNode, flow: Flow) -> bool:
