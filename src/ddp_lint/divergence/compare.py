@@ -542,9 +542,12 @@ class Comparison:
         return not self._comes_to(loop, self._is_out_of(loop), of_any_group=True)
 
     def _is_for_good(self, side: Side, loop: Loop) -> bool:
-        """Did the rank pass by the events because of its number, as it will in each round?"""
+        """Did the rank pass by the events because of its number, as it will in each round? Of a loop within that has
+        no events for such a rank it makes no choice at all."""
         last = self._last_in(loop, side)
-        return last is not None and last.by_rank and not last.open
+        if last is not None and last.by_rank and not last.open:
+            return True
+        return self._first_event(Side(loop.body, side.world, {})) is None
 
     def _may_pass_by_all(self, side: Side, loop: Loop) -> bool:
         """Did the rank pass by the events because of its own batches, of which perhaps none leads to them, or of its

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import re
+
 import libcst as cst
 
 from ddp_lint.findings import Confidence
@@ -7,11 +9,15 @@ from ddp_lint.knowledge import frameworks, table
 from ddp_lint.launch.callers import CallSite, call_sites, constructions
 from ddp_lint.project.facts import ModuleFacts
 from ddp_lint.rules.base import Rule
-from ddp_lint.rules.data.loading import is_sampler
+from ddp_lint.rules.data.loading import is_part_of_rank, is_sampler
 from ddp_lint.rules.triggers import Triggers
+from ddp_lint.source import dotted
+from ddp_lint.source.control_flow import conditions
 from ddp_lint.source.syntax import walk
 from ddp_lint.source.tree import descendants
 from ddp_lint.view.wraps import argument, assigned_name
+
+_WORLD_SIZE = re.compile(r"environ\b.*WORLD_SIZE")
 
 
 class SamplerOverWholeWorld(Rule):
@@ -19,14 +25,17 @@ class SamplerOverWholeWorld(Rule):
 
     ## What it does
 
-    Finds a DistributedSampler without `num_replicas` and `rank` in a file that uses tensor, pipeline or model
-    parallelism, and in a function or class that another file calls which knows the number of data-parallel ranks.
+    Finds a DistributedSampler without `num_replicas` and `rank`, or with those of the whole world, in a file that uses
+    tensor, pipeline or model parallelism, and in a function or class that another file calls which knows the number of
+    data-parallel ranks. Also a sampler over data that is this rank's part already (`data.shard(world, rank)`,
+    `split_dataset_by_node(data, rank, world)`, `Subset(data, range(rank, n, world))`).
 
     ## Why it breaks
 
     Without arguments the sampler divides by the world size and takes the global rank. Ranks of one model-parallel
     group then get different samples: rank 0 computes its part of the layers on one batch and rank 1 its part on
-    another, and their sum is that of neither batch. There is no error.
+    another, and their sum is that of neither batch. There is no error. A sampler over this rank's part divides it
+    again: with eight ranks one sample in eight is ever read.
 
     ## Example
 
@@ -98,9 +107,18 @@ class SamplerOverWholeWorld(Rule):
         own_batches = frameworks.packages(lambda framework: framework.batches_per_rank)
         if not own_batches.isdisjoint(self.module.imports.packages):
             return
-        if argument(node, 1, "num_replicas") is not None or argument(node, 2, "rank") is not None:
+        told = [each for each in (argument(node, 1, "num_replicas"), argument(node, 2, "rank")) if each is not None]
+        whole = not told or (len(told) == 2 and self._is_size_of_world(told[0]))
+        if not whole or self._is_left_over(node):
             return
-        if self._is_left_over(node):
+        data = argument(node, 0, "dataset")
+        if data is not None and self._is_part(data, node):
+            self.report(
+                node,
+                "the data is this rank's part already: the sampler divides it again, and most is never read",
+                notes=["rank 0 reads a part of the part that it took by its number, and so does rank 1"],
+                help="leave the division to the sampler alone, or to the program alone",
+            )
             return
         here = _uses(self.module.facts, "model_parallelism")
         caller = None if here else self._parallel_caller(node)
@@ -112,6 +130,26 @@ class SamplerOverWholeWorld(Rule):
                 labels=[(caller.span, "this file knows the data-parallel ranks")] if caller is not None else (),
                 help="pass num_replicas= and rank= of the data-parallel group",
             )
+
+    def _is_part(self, data: cst.BaseExpression, at: cst.Call) -> bool:
+        """Whether the data is this rank's part in all runs that come to the sampler."""
+        made: cst.BaseExpression | None = data
+        if isinstance(data, cst.Name):
+            last = next(self.module.scopes.last_before(self.module.bindings(data, at), at), None)
+            made = last.value if last is not None and not last.index else None
+        if not isinstance(made, cst.Call) or not is_part_of_rank(self.module, made):
+            return False
+        return set(conditions(self.module, made)) <= set(conditions(self.module, at))
+
+    def _is_size_of_world(self, given: cst.BaseExpression) -> bool:
+        """Whether a number is that of all ranks: ``dist.get_world_size()``, ``int(os.environ["WORLD_SIZE"])``."""
+        values = self.module.assignments(given) if isinstance(given, cst.Name) else [given]
+        value = values[0] if len(values) == 1 else None
+        if not isinstance(value, cst.Call):
+            return False
+        if self.module.qualified(value.func) == "torch.distributed.get_world_size":
+            return not value.args
+        return dotted(value.func) == "int" and _WORLD_SIZE.search(self.module.code(value)) is not None
 
     def _is_left_over(self, node: cst.Call) -> bool:
         """Whether nothing takes the sampler, so that it divides no data."""

@@ -210,10 +210,12 @@ class OneAugmentationSeed(Rule):
             help="seed with torch.initial_seed() % 2**32, after torch was seeded by rank; or add rank * num_workers",
         )
 
-    def _seeding(self, start: cst.BaseExpression) -> cst.CSTNode | None:
+    def _seeding(self, start: cst.BaseExpression) -> cst.CSTNode | Span | None:
         """The seed that a function for workers sets for `random` or NumPy, if it is the same on all ranks."""
         bound = (b.node for b in self.module.bindings(start) if b.kind == "function")
         function = start if isinstance(start, cst.Lambda) else next(bound, None)
+        if function is None:
+            return self._seeding_elsewhere(start)
         if not isinstance(function, (cst.FunctionDef, cst.Lambda)) or self._draws_anew(function):
             return None
         if _BY_RANK.search(self.module.code(function)):
@@ -221,6 +223,19 @@ class OneAugmentationSeed(Rule):
         calls = [n for n in subtree(function.body) if isinstance(n, cst.Call) and n.args]
         seeds = [call for call in calls if self.module.qualified(call.func) in _SEEDERS]
         return seeds[0] if seeds and not mentions_own_rank(self.module, self.module.code(function)) else None
+
+    def _seeding_elsewhere(self, start: cst.BaseExpression) -> Span | None:
+        """The seed of a function for workers that another file of the project defines."""
+        project, name = self.module.project, self.module.qualified(start)
+        found = project.meanings.definition(project.meanings.canonical(name)) if project is not None and name else None
+        if found is None or not isinstance(found[1], ast.FunctionDef):
+            return None
+        facts, text = found[0], ast.unparse(found[1])
+        calls = {call: facts.qualified(call.func) for call in calls_below(found[1])}
+        anew = any(name in table("data")["drawn_anew"] for name in calls.values())
+        if anew or _BY_RANK.search(text) or mentions_own_rank(self.module, text):
+            return None
+        return next((facts.file.span_of(c) for c, name in calls.items() if c.args and name in _SEEDERS), None)
 
     # ---- the generator of a loader
 

@@ -324,7 +324,7 @@ def is_made_by_rank(module: Module, data: cst.BaseExpression) -> bool:
 
 def is_part_of_rank(module: Module, data: cst.BaseExpression) -> bool:
     """Whether data is the part that a rank takes by its number: ``Subset(data, range(rank, n, world))``,
-    ``data.shard(world, rank)``."""
+    ``data.shard(world, rank)``, ``split_dataset_by_node(data, rank, world)``."""
     project, facts = module.project, module.facts
     for value in [data, *module.assignments(data)] if project is not None and facts is not None else ():
         call = as_ast(module, value) if isinstance(value, cst.Call) else None
@@ -334,6 +334,10 @@ def is_part_of_rank(module: Module, data: cst.BaseExpression) -> bool:
         if facts.qualified(call.func) == "torch.utils.data.Subset":
             indices = argument_at(call, 1, "indices")
             if indices is not None and _is_cut_by_rank(project, indices, place):
+                return True
+        elif project.meanings.of(facts, call.func) == "datasets.distributed.split_dataset_by_node":
+            index = argument_at(call, 1, "rank")
+            if index is not None and is_by_rank(project, index, place):
                 return True
         elif isinstance(call.func, ast.Attribute) and call.func.attr == "shard":
             index = argument_at(call, 1, "index")

@@ -33,6 +33,21 @@ def saved_from_cpu(facts: ModuleFacts, scope: ast.AST, project: Project | None =
     )
 
 
+def saves_samples(facts: ModuleFacts) -> bool:
+    """Whether a module saves anything that is not surely a checkpoint, as what a dataset loads never is one: neither
+    ``{"model": model.state_dict()}`` nor ``self._state_dict(epoch)``, whatever the name of the file ends in."""
+    return any(
+        facts.qualified(call.func) == "torch.save" and not _is_checkpoint(call.args[0], facts)
+        for call in _calls_with_arguments(facts.tree)
+    )
+
+
+def _is_checkpoint(value: ast.expr, facts: ModuleFacts) -> bool:
+    if isinstance(value, ast.Call) and "state" in words_of(last_part(value.func)):
+        return True
+    return holds_states(value, function_at(facts.tree, value.lineno) or facts.tree) is True
+
+
 def _is_returned_from_cpu(project: Project, value: ast.expr, among: frozenset[str] = frozenset()) -> bool:
     """Whether a value is the result of a call, and every function of that name in the project returns what lies on the
     CPU: ``{key: value.cpu() for key, value in state.items()}``. `among`: the functions that this is asked of."""

@@ -14,7 +14,7 @@ from ddp_lint.launch.loader_workers import METHODS, SAMPLES, is_read_without_wor
 from ddp_lint.launch.options import default_of
 from ddp_lint.project.facts import ClassFacts, ModuleFacts, assigned_in
 from ddp_lint.rules.base import Rule
-from ddp_lint.rules.devices.checkpoint_devices import saved_from_cpu
+from ddp_lint.rules.devices.checkpoint_devices import saved_from_cpu, saves_samples
 from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source import dotted
 from ddp_lint.source.control_flow import conditions
@@ -292,7 +292,7 @@ class CudaInDatasetWorker(Rule):
         made = self.module.code(owner) if owner is not None else ""
         if "torch.save" in made and _DEVICES.search(made) is None:
             return False  # the class prepares its own samples, and nothing in it takes them to a GPU
-        return "cuda" in text and "torch.save" in text and facts is not None and not saved_from_cpu(facts, facts.tree)
+        return "cuda" in text and facts is not None and saves_samples(facts) and not saved_from_cpu(facts, facts.tree)
 
     def _is_brought_back(self, call: cst.Call) -> bool:
         """Whether what is loaded is copied to the CPU at once."""
