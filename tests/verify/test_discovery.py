@@ -26,6 +26,7 @@ from ddp_lint.verify.trace import (
     NoGrad,
     Phase,
     Raised,
+    Reference,
     Round,
     Samples,
     Switched,
@@ -644,6 +645,25 @@ def chooses():
         if chosen.any():
             step(chosen)
     dist.barrier()
+
+
+def patient():
+    for epoch in range(40):
+        for number in range(0, 32, 8):
+            step(number)
+        if stopper.stop:
+            break
+    dist.barrier()
+
+
+def skips():
+    for number, x in enumerate(batches):
+        try:
+            loss = model(x)
+        except RuntimeError:
+            continue
+        step(loss)
+    dist.barrier()
 """
 
 
@@ -692,6 +712,45 @@ def _at(path: pathlib.Path, *lines: tuple[int, str], shape: int = 4, name: str =
     frames = tuple(Frame(str(path), line, function) for line, function in lines)
     stood = tuple(Round(0, int(key.split("_")[1]), key.split("_")[0], value) for key, value in rounds.items())
     return dataclasses.replace(call(1, shape=(shape,), name=name), frames=frames, rounds=stood)
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_of_loops_that_a_rank_has_left_the_one_is_named_that_ranks_may_leave_apart(
+    tmp_path: pathlib.Path, known: bool
+) -> None:
+    """The inner one is equally long for all ranks."""
+    path = tmp_path / "train.py"
+    path.write_text(LOOPS)
+    rounds = ({"epoch_114": "0", "number_115": "24"}, {"epoch_114": "1", "number_115": "0"})
+    calls = [_at(path, (116, "patient"), **(one if known else {})) for one in rounds]
+    barrier = dataclasses.replace(_at(path, (119, "patient")), op="barrier", tensors=())
+    (found,) = discover([run(calls, [calls[0], barrier], outcome="hang", how=["stalled"] * 2)], [])
+    assert found.cause == (
+        "rank 1 is out of the loop `for epoch in range(40)` (line 114), rank 0 is in it: the only way out but for its "
+        "end is line 118, below `if stopper.stop` (line 117)"
+    )
+
+
+def test_a_round_that_a_handler_ends_early_is_named(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "train.py"
+    path.write_text(LOOPS)
+    barrier = dataclasses.replace(_at(path, (129, "skips")), op="barrier", tensors=())
+    (found,) = discover([run([_at(path, (128, "skips"))], [barrier], outcome="hang", how=["stalled"] * 2)], [])
+    assert found.cause.endswith(
+        "rank 0 is in it: line 126 continues it after an exception, or the ranks repeat it a different number of times"
+    )
+
+
+def test_of_calls_in_other_rounds_the_test_is_named_that_they_are_below(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "train.py"
+    path.write_text(LOOPS)
+    calls = [_at(path, (109, "chooses"), **{"expert_106": value}) for value in ("7", "6")]
+    others = [_at(path, (110, "chooses"), shape=size) for size in (8, 2)]
+    examined = run(
+        *([one, other] for one, other in zip(calls, others, strict=True)), outcome="hang", how=["stalled"] * 2
+    )
+    (found,) = discover([examined], [])
+    assert "is 7 on rank 0 and 6 on rank 1, where line 109 is below `if chosen.any()` (line 108)" in found.cause
 
 
 @pytest.mark.parametrize(
@@ -1014,6 +1073,37 @@ def test_every_discovery_has_a_place(tmp_path: pathlib.Path) -> None:
 
     assert line("head.weight", "head.bias") == 5
     assert line("scale") == 3
+
+
+def test_what_an_assignment_to_data_loses_under_fsdp_lies_there(tmp_path: pathlib.Path) -> None:
+    """No operator shows it in the run, under DDP the parameter has the value."""
+    path = tmp_path / "net.py"
+    path.write_text(
+        "class Net:\n    def __init__(self):\n        self.k.data = self.q.data\n"
+        "    def follow(self, k, q):\n        k.data = 0.9 * k.data + 0.1 * q.data\n"
+    )
+    for wrap, line in (("fsdp2", 5), ("ddp", 1)):
+        evidence = Evidence(wrap, 0, "reference", "parameters differ", model="Net")
+        (found,) = placed([Discovery("reference", "parameters differ", evidence=(evidence,), names=("w",))], path)
+        assert found.line == line and found.cause.startswith("the assignment to `.data` in follow") is (wrap == "fsdp2")
+
+
+def test_a_write_to_a_gathered_parameter_is_the_cause_of_what_differs_from_the_reference() -> None:
+    write = Write(op="aten.mul_", name="w", phase="forward", frames=(Frame("/p/net.py", 4, "forward"),))
+    far = Reference(parameters={"w": 0.5}, separable=True, repeatable=True)
+    (found,) = discover([run([write, far], [write, far], wrap="fsdp2")], [])
+    assert found.line == 4 and found.cause.startswith("aten.mul_ in forward writes to the copy that FSDP gathers")
+    (found,) = discover([run([write, far], [write, far])], [])
+    assert not found.cause
+
+
+def test_a_rank_that_waits_for_a_thread_which_raised_is_told_so() -> None:
+    raised = Raised(type="OSError", message="cannot read", where="thread", frames=STEP)
+    examined = run([call(3), call(3)], [call(3), raised], outcome="hang", how=["stalled", "stalled"])
+    zero, one = examined.run.ranks
+    one = dataclasses.replace(one, last=Last(frame=Frame("/p/train.py", 31, "main")))
+    (found,) = discover([dataclasses.replace(examined, run=dataclasses.replace(examined.run, ranks=(zero, one)))], [])
+    assert "rank 1 waits at line 31 in main for what the thread was to bring" in found.cause
 
 
 def test_arms_of_a_branch_before_a_mismatch_are_not_where_the_ranks_part(tmp_path: pathlib.Path) -> None:

@@ -83,6 +83,15 @@ CASES = {
     "  return self.r(pack(self.e(text), lengths.cpu(), batch_first=True, enforce_sorted=False))[1]\n",
     "keywords only": "class M(nn.Module):\n def __init__(self):\n  super().__init__(); self.l = nn.Linear(6, 3)\n"
     " def forward(self, *, pixel_values): return self.l(pixel_values)\n",
+    "a transposed convolution": "class M(nn.Module):\n def __init__(self, nz=20):\n  super().__init__()\n"
+    "  self.c = nn.ConvTranspose2d(nz, 4, 4)\n def forward(self, z): return self.c(z.view(z.size(0), -1, 1, 1))\n",
+    "a flat generator": "class M(nn.Module):\n def __init__(self, nz=20):\n  super().__init__()\n"
+    "  self.c = nn.ConvTranspose2d(nz, 4, 4)\n def forward(self, z): return self.c(z[:, :, None, None])\n",
+    "names that say nothing": "class Head(nn.Module):\n def __init__(self, a, tags):\n  super().__init__()\n"
+    "  self.l = nn.Linear(a, 2 * tags)\n def forward(self, x): return self.l(x)\n"
+    "class M(nn.Module):\n def __init__(self, tally, tag_count):\n  super().__init__()\n"
+    "  self.l = nn.Linear(6, tally); self.h = Head(tally, tags=tag_count)\n"
+    " def forward(self, x): return self.h(self.l(x))\n",
     "example_input_array": "class M(nn.Module):\n def __init__(self):\n  super().__init__(); self.l = nn.Linear(6, 2)\n"
     "  self.example_input_array = (torch.zeros(4, 6), 'plain')\n def forward(self, x, mode): return self.l(x)\n",
     "dummy_inputs": "class M(nn.Module):\n dummy_inputs = {'x': torch.zeros(4, 6)}\n def __init__(self):\n"

@@ -151,7 +151,7 @@ def test_a_script(tmp_path: pathlib.Path, pool: Pool) -> None:
     ("how", "outcome", "exit", "name", "mark"),
     [
         ("segv", "crash", None, "SIGSEGV", "segv"),
-        ("kill", "crash", None, "SIGKILL", None),
+        ("kill", "crash", None, "SIGKILL", "kill"),
         ("os._exit", "exit", 0, "", "os._exit"),
         ("raise", "exception", 1, "", "raise"),
     ],

@@ -15,7 +15,7 @@ from ddp_lint.verify.missing_requirements import lacking, last_lines, missing_mo
 from ddp_lint.verify.options import Last
 from ddp_lint.verify.report import render
 from ddp_lint.verify.results import Discovery, Examined, Verification
-from ddp_lint.verify.trace import Call, Event, Exit, Frame, Hashes, Mapped, Note, Phase, Raised
+from ddp_lint.verify.trace import TENSOR_PARALLEL, Call, Event, Exit, Frame, Hashes, Mapped, Note, Phase, Raised
 
 from .traces import call, run
 
@@ -174,15 +174,45 @@ def test_exit_status_tells_what_did_not_run() -> None:
     assert "note: Net was left out: cannot be built" in render(left, "full", Sources())
 
 
+@pytest.mark.parametrize(
+    ("line", "kind", "message", "says"),
+    [
+        (
+            "config = open(sys.argv[1])",
+            "IndexError",
+            "list index out of range",
+            "takes arguments that it was not given",
+        ),
+        ("_, a, b = sys.argv", "ValueError", "not enough values to unpack (expected 3, got 1)", "takes arguments"),
+        ("n = int(sys.argv[1])", "ValueError", "invalid literal for int() with base 10: 'x'", ""),
+        ("x = batch[1]", "IndexError", "list index out of range", ""),
+        ("data = os.environ['DATA']", "KeyError", "'DATA'", "the environment variable DATA: set it"),
+        ("rank = os.environ['LOCAL_RANK']", "KeyError", "'LOCAL_RANK'", ""),
+        ("data = table['DATA']", "KeyError", "'DATA'", ""),
+    ],
+)
+def test_arguments_and_variables_that_a_program_asks_for_are_no_verdict(
+    tmp_path: pathlib.Path, line: str, kind: str, message: str, says: str
+) -> None:
+    path = tmp_path / "train.py"
+    path.write_text(f"import os, sys\n{line}\n")
+    event = Raised(type=kind, message=message, frames=(Frame(str(path), 2, "<module>"),))
+    said = lacking([ended([event], "exception").run])
+    assert says in said and bool(said) is bool(says)
+
+
 def test_a_script_that_shows_nothing_says_what_was_compared() -> None:
-    def hashes(step: int) -> Hashes:
-        return Hashes(what="parameters", when="after_step", wrap="ddp", update=step, digests={"w": "a"}, step=step)
+    def hashes(step: int, wrap: str = "ddp") -> Hashes:
+        return Hashes(what="parameters", when="after_step", wrap=wrap, update=step, digests={"w": "a"}, step=step)
 
     plain = render(Verification("t", WHERE, runs=(run([call(1)], [call(1)], wrap="script"),)), "full", Sources())
     assert "note: the ranks' collectives line up (1 on each); parameters were not compared, because no" in plain
     rank = [call(1), hashes(1), call(1), hashes(2)]
     text = render(Verification("t", WHERE, runs=(run(rank, rank, wrap="script"),)), "full", Sources())
     assert "(2 on each); parameters were compared 2 times, up to optimizer step 2" in text
+    rank = [call(1), hashes(1, TENSOR_PARALLEL)]
+    text = render(Verification("t", WHERE, runs=(run(rank, rank, wrap="script"),)), "full", Sources())
+    assert "parameters that are not split were compared 1 time, up to optimizer step 1" in text
 
 
 def test_notes_say_what_stood_in_for_what() -> None:

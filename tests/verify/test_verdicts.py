@@ -532,6 +532,23 @@ def test_uneven_rounds_are_not_confirmed_by_ranks_that_diverge_within_one(
     assert expected is Verdict.CONFIRMED or "no rank has left the loop of line 5" in judged.reason
 
 
+@pytest.mark.parametrize(("known", "expected"), [(True, Verdict.INCONCLUSIVE), (False, Verdict.CONFIRMED)])
+def test_uneven_rounds_are_not_confirmed_by_sizes_that_differ_in_one_round(
+    path: str, known: bool, expected: Verdict
+) -> None:
+    """Rank 1 dies over the sizes, and rank 0 goes on: how often each was counted says nothing."""
+    pathlib.Path(path).write_text(LOOP)
+    span, cause = Span("train.py", 7, 13, 7, 35), Cause(Span("train.py", 5, 5, 5, 25))
+    finding = Finding(rule_with("sequence", "stall"), "slug", "message", span, Confidence.HIGH, cause=cause)
+    stood = (Round(0, 5, "batch", "1"),) if known else ()
+    ranks: list[list[Event]] = [
+        [lines(path, {5: n, 7: 1}), dataclasses.replace(call(7, shape=(n,), path=path), rounds=stood)] for n in (2, 1)
+    ]
+    judged = verdict(situation(finding, LOOP.splitlines()), run(*ranks, outcome="crash", how=["completed", "signal"]))
+    assert judged.verdict is expected
+    assert not known or "in the same round of the loop of line 5" in judged.reason
+
+
 def test_uneven_rounds_are_not_confirmed_where_a_rank_went_past_a_call_before(path: str) -> None:
     """Rank 1 is a round ahead since its second one, and through while rank 0 waits in the loop."""
     pathlib.Path(path).write_text(LOOP)
@@ -547,6 +564,14 @@ def test_uneven_rounds_are_not_confirmed_where_a_rank_went_past_a_call_before(pa
     assert judged.verdict is Verdict.INCONCLUSIVE and "is 1 on rank 0 and 2 on rank 1" in judged.reason
     examined = run(rounds("0", "1", "2"), rounds("0", "1"), outcome="hang", how=["stalled", "completed"])
     assert verdict(situation(finding, LOOP.splitlines()), examined).verdict is Verdict.CONFIRMED
+
+
+def test_rounds_are_counted_by_a_line_that_runs_once_in_each() -> None:
+    """The line of a comprehension runs for each of its items."""
+    source = "for i in range(0, len(mine), 4):\n    x = torch.tensor([j / 2 for j in mine])\n    y = x\n    step(y)\n"
+    finding = Finding(rule_with("sequence"), "s", "m", Span("t.py", 4, 5, 4, 9), Confidence.HIGH)
+    loop = situation(dataclasses.replace(finding, cause=Cause(Span("t.py", 1, 1, 1, 5))), source.splitlines()).loop
+    assert loop is not None and loop.each == 3
 
 
 def test_what_needs_cuda_is_inconclusive_on_cpu(path: str) -> None:
@@ -773,6 +798,11 @@ def test_a_signal_is_told_once_and_with_what_mostly_sends_it() -> None:
     result = dataclasses.replace(examined.run, ranks=(killed, second))
     (found,) = discover([dataclasses.replace(examined, run=result)], [])
     assert found.message == "rank 0 died of SIGKILL" and "for want of host memory" in found.cause and not found.code
+    sent = Exit(how="a signal", status=-9, frames=frames("/p/train.py", 8))
+    examined = run([call(7), sent], [call(7)], outcome="crash", how=["signal", "stopped"])
+    result = dataclasses.replace(examined.run, ranks=(dataclasses.replace(examined.run.ranks[0], signal="SIGKILL"),))
+    (found,) = discover([dataclasses.replace(examined, run=result)], [])
+    assert found.line == 8 and found.cause.startswith("the program sends this signal to its own process (line 8 in ")
 
 
 @pytest.mark.parametrize(("late", "expected"), [(True, Verdict.INCONCLUSIVE), (False, Verdict.NOT_REACHED)])

@@ -22,6 +22,7 @@ from ddp_lint.verify.control_flow import (
     divides,
     gates_before,
     handler_around,
+    handler_before,
     head,
     is_counted,
     is_fixed,
@@ -104,7 +105,7 @@ def left_loop(mismatch: Mismatch, earlier: Sequence[Cells] = ()) -> LeftLoop | N
             if anew is not None and there.line in lines_of(anew.body):
                 continue  # it had left the loop as well, and passed the other one's line
             if loops and there.line > loops[-1].lineno:
-                return _out_of(loops[-1], rank, other, one)
+                return _out_of(_left_of(loops, anew), rank, other, one)
             inner = _inner_loop(one, here, anew) if there.line > here.line else None
             if inner is not None:
                 return _out_of(inner, rank, other, one)
@@ -115,6 +116,15 @@ def left_loop(mismatch: Mismatch, earlier: Sequence[Cells] = ()) -> LeftLoop | N
         if loop is not None and not is_fixed(loop):
             return _out_of(loop, rank, mismatch.absent[0], call)
     return None
+
+
+def _left_of(loops: Sequence[Loop], anew: Loop | None) -> Loop:
+    """Of several loops around a call, all of which another rank has left, that which it left too early: the one that
+    this rank has begun again since their last common call, else the innermost one that ranks may leave at different
+    times."""
+    if anew is not None and anew in loops:
+        return anew
+    return [*filter(is_fixed, loops), *itertools.filterfalse(is_fixed, loops)][-1]
 
 
 def left_while_received(mismatch: Mismatch, streams: Streams) -> str:
@@ -253,6 +263,12 @@ def _at_one_line(one: Call, other: Call) -> str:
     return f"at line {frame.line} {met}: {gates} differs between ranks"
 
 
+def in_one_round(mismatch: Mismatch) -> bool:
+    """Whether all ranks have come to one line, in the same round of the loops around it."""
+    calls = present(mismatch.calls)
+    return len(calls) == len(mismatch.calls) and all(_in_one_round(calls[0], call) for call in calls[1:])
+
+
 def _in_one_round(one: Call, other: Call) -> bool:
     """Both ranks are at one line, outside of any loop or in the same round of the nearest loop around it, as far as
     that is known of it, and of those around that."""
@@ -341,7 +357,7 @@ def rounds_apart(mismatch: Mismatch, earlier: Sequence[Cells]) -> RoundsApart | 
                     text = f"`{mine.name}` of the loop `{head(loop)}` (line {loop.lineno}) is {values}"
                     frame = one.frames[mine.depth]
                     skips = tests_of((test, asks) for test, asks in gates_before(frame, in_round=True, below=False))
-                    text += f", where line {frame.line} comes behind {skips}" if skips else ""
+                    text += f", where line {frame.line} comes behind {skips}" if skips else _below(frame, loop)
                     averages = averaged_where(frame) if not skips else ""
                     text += f"; gradients are averaged only where {averages}" if averages else ""
                     caught = handler_around(loop, frame.line) if part is not None else None
@@ -349,6 +365,13 @@ def rounds_apart(mismatch: Mismatch, earlier: Sequence[Cells]) -> RoundsApart | 
                     inner = _left_first(one, mine, loop) if part is None and not skips else None
                     return RoundsApart(frame.path, loop.lineno, text, bool(skips), inner)
     return None
+
+
+def _below(frame: Frame, loop: Loop) -> str:
+    """The tests that a line is below in a round of a loop, by which a rank may have passed it."""
+    inside = [gate for gate in gates_before(frame, in_round=True) if loops_around(frame)[-1:] == [loop]]
+    tests = tests_of(iter(inside))
+    return f", where line {frame.line} is below {tests}" if tests else ""
 
 
 def _left_first(call: Collective, outer: Round, loop: Loop) -> LeftLoop | None:
@@ -524,14 +547,14 @@ def _how_left(loop: Loop, here: Frame) -> str:
     if len(ways) == 1:
         way = f"{ways[0].lineno}{below_test(loop, ways[0])}"
         return f": the only way out {'' if endless else 'but for its end '}is line {way}"
-    caught = handler_around(loop, here.line)
+    caught = handler_around(loop, here.line) or handler_before(loop, here.line)
     goes_on = f"line {caught.lineno} continues it after an exception" if caught is not None else ""
     if goes_on and is_counted(loop):
         return f": {goes_on}, without what comes behind that"
     if not ways and not endless:
         tests = tests_of(gates_before(here, in_round=True))
         skips = f"line {here.line} runs in other rounds on each rank, behind {tests}" if tests else ""
-        return ": " + ", or ".join(filter(None, ("the ranks repeat it a different number of times", goes_on, skips)))
+        return ": " + ", or ".join(filter(None, (goes_on, "the ranks repeat it a different number of times", skips)))
     return ""
 
 

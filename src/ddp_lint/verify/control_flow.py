@@ -151,6 +151,13 @@ def handler_around(loop: Loop, line: int) -> ast.ExceptHandler | None:
     return next((one for one in handlers if not any(isinstance(node, ast.Raise) for node in ast.walk(one))), None)
 
 
+def handler_before(loop: Loop, line: int) -> ast.ExceptHandler | None:
+    """What goes on with the next round of a loop after an exception, before it comes to a line."""
+    blocks = [block for block in (loop, *blocks_at(loop, line)) if not isinstance(block, ast.Try)]
+    tries = (node for block in blocks for node in nested(block) if isinstance(node, ast.Try) and last_line(node) < line)
+    return next((one for node in tries for one in node.handlers if isinstance(one.body[-1], ast.Continue)), None)
+
+
 def head(loop: Loop) -> str:
     if isinstance(loop, ast.While):
         return f"while {ast.unparse(loop.test)}"

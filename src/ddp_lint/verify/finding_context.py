@@ -125,11 +125,22 @@ def _loop(finding: Finding, chain: list[Block]) -> Loop | None:
     cause = finding.cause.place.line if finding.cause else 0
     for block in chain:
         if isinstance(block, (ast.For, ast.AsyncFor, ast.While)) and block.lineno == cause:
-            first = block.body[0]
+            first = _once_in_a_round(block.body)
             while isinstance(first, (ast.With, ast.AsyncWith)):  # its line runs at the end of the block, too
                 first = first.body[0]
             return Loop(cause, first.lineno, range(block.body[0].lineno, last_line(block.body[-1]) + 1))
     return None
+
+
+def _once_in_a_round(body: list[ast.stmt]) -> ast.stmt:
+    """The first statement of a loop's body whose line runs once in each round: that of a comprehension runs for each of
+    its items."""
+    for node in body:
+        if not isinstance(node, ast.Assign | ast.AnnAssign | ast.AugAssign | ast.Expr):
+            break
+        if not any(isinstance(inner, ast.comprehension | ast.Lambda) for inner in ast.walk(node)):
+            return node
+    return body[0]
 
 
 def _header(block: Block) -> range:

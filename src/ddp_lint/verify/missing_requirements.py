@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib.metadata
 import importlib.util
 import pathlib
@@ -9,9 +10,11 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 
 from ddp_lint.knowledge import table
+from ddp_lint.source.imports import dotted_ast, last_part
 from ddp_lint.verify.cpu_limits import cpu_limit
 from ddp_lint.verify.frames import is_user
 from ddp_lint.verify.options import RankOutcome, RunResult
+from ddp_lint.verify.sources import tree_of
 from ddp_lint.verify.trace import Collective, Event, Exit, Phase, Raised
 
 #: Errors by which a program says that something outside of it is not there.
@@ -23,6 +26,11 @@ _NETWORK = frozenset(
     {"URLError", "HTTPError", "ConnectionError", "ConnectTimeout", "ProxyError", "SSLError", "MaxRetryError",
      "LocalEntryNotFoundError", "OfflineModeIsEnabled"}
 )  # fmt: skip
+#: Errors of a line that takes an argument, or a variable of the environment, which is not there.
+_UNMET = ("IndexError", "ValueError", "KeyError")
+_ARGUMENTS = ("sys.argv", "argv")
+#: Variables that every rank has under torchrun: a program that misses one starts its ranks in a wrong way.
+_OF_TORCHRUN = frozenset({"RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"})
 _SHOWN_LINES = 12
 #: The status of parsers (argparse, click) for wrong arguments, and how a target gets its own.
 _USAGE, _AFTER = 2, "\nthe target's own arguments follow after --: ddp-lint verify TARGET -- ARGUMENTS"
@@ -115,12 +123,33 @@ def _of_rank(rank: RankOutcome) -> str:
     raised = _raised(rank)
     if raised is not None and (raised.type in (*_NETWORK, *_ABSENT) or raised.importing or _builds(raised)):
         return "\n".join(filter(None, (f"{raised.type}: {raised.message}{_at(raised)}", _what_to_do(raised))))
+    asked = _asks_for(raised) if raised is not None else ""
+    if raised is not None and asked:
+        return f"{raised.type}: {raised.message}{_at(raised)}\n{asked}"
     left = rank.trace.last(Exit)
     if left is not None and left.how == "os.exec":
         return f"the target becomes another program by os.exec*(){_at(left)}, which is not observed: run verify on that"
     if rank.how == "exit" and rank.exit and not any(rank.trace.calls("init_process_group")):
         return f"the target ended itself with status {rank.exit}:\n{last_lines(rank)}{_AFTER * (rank.exit == _USAGE)}"
     return ""
+
+
+def _asks_for(raised: Raised) -> str:
+    """What the line that raised asks for and does not get: an argument of the program, or an environment variable."""
+    site = raised.site
+    if site is None or raised.type not in _UNMET:
+        return ""
+    nodes = [node for node in ast.walk(tree_of(site.path)) if getattr(node, "lineno", 0) == site.line]
+    if raised.type == "ValueError" and not raised.message.startswith("not enough values to unpack"):
+        return ""
+    if raised.type != "KeyError":
+        reads = any(isinstance(node, ast.Attribute | ast.Name) and dotted_ast(node) in _ARGUMENTS for node in nodes)
+        return f"the target takes arguments that it was not given{_AFTER}" if reads else ""
+    entries = [node for node in nodes if isinstance(node, ast.Subscript) and last_part(node.value) == "environ"]
+    name = raised.message.strip("'\"")
+    if name in _OF_TORCHRUN or name not in {one.slice.value for one in entries if isinstance(one.slice, ast.Constant)}:
+        return ""
+    return f"the target needs the environment variable {name}: set it before you run ddp-lint verify"
 
 
 def _builds(raised: Raised) -> bool:

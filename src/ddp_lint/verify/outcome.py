@@ -202,7 +202,7 @@ def run_outcome(ranks: tuple[RankOutcome, ...], code: int, log: pathlib.Path) ->
     text = log.read_text(encoding="utf-8", errors="replace") if log.is_file() else ""
     bound = [rank for rank in ranks if _PORT_IN_USE.search(rank.message)]
     if bound or (_PORT_IN_USE.search(text) and not any(rank.trace.events for rank in ranks)):
-        return "port_in_use", "the port of the rendezvous is in use; pass another --master-port or none"
+        return "port_in_use", "the port of the rendezvous is in use: it needs another one (MASTER_PORT, --master-port)"
     if ranks and all(rank.how == "completed" for rank in ranks):
         idle = "" if any(rank.trace.communicates for rank in ranks) else _idle(ranks[0])
         return "completed", f"completed{idle}"

@@ -16,12 +16,14 @@ from ddp_lint.rules.base import Rule
 from ddp_lint.rules.data.loading import as_ast, files_of_programs, is_sampler, ranks_share
 from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source.imports import dotted_ast, last_part
-from ddp_lint.source.syntax import argument_at, calls_below, function_at, statements, walk
+from ddp_lint.source.syntax import argument_at, calls_below, function_at, statements_in_order, walk
 from ddp_lint.view.wraps import argument
 
 #: What draws an order, and what brings a list into one.
 _ORDERS = frozenset({"torch.randperm", "numpy.random.permutation"})
 _SHUFFLE = "shuffle"
+#: What gives all ranks the list of one.
+_SHARING = frozenset({"broadcast", "broadcast_object_list"})
 #: Methods that a worker of a loader runs, whose generators the loader seeds.
 _OF_WORKERS = frozenset({"__iter__", "__getitem__"})
 
@@ -94,8 +96,9 @@ class OrdersDifferByRank(Rule):
 
     `shuffle=False`; samplers of one replica (`num_replicas=1`), by which each rank goes through all of the data; own
     classes of samplers; a seed in which the rank is only tested, or that a function makes without it; lists that a
-    generator of one seed has shuffled; programs that call or import anything that may seed, unless the last
-    seed above the shuffle is seen to have the rank in it; what the workers of a loader shuffle.
+    generator of one seed has shuffled, and those that one rank hands to all (`broadcast_object_list`); programs that
+    call or import anything that may seed, unless the last seed above the shuffle is seen to have the rank in it; what
+    the workers of a loader shuffle.
 
     ## How to confirm
 
@@ -178,15 +181,21 @@ def _orders(facts: ModuleFacts, around: ast.AST, share: ast.Subscript) -> Iterat
     """What draws the order of a list that is divided, the last one first: what it is assigned, or what shuffles it."""
     name = dotted_ast(share.value)
     found = [c for c in calls_below(share.value) if _is_order(facts, c)] if not name else []
-    for node in statements(around) if name else ():
+    for node in statements_in_order(around) if name else ():
         if not isinstance(node, (ast.Assign, ast.Expr)) or node.lineno >= share.lineno:
             continue
-        if isinstance(node, ast.Assign) and name in map(dotted_ast, node.targets):
+        if isinstance(node, ast.Assign) and any(name in map(dotted_ast, _parts(one)) for one in node.targets):
             calls = [c for c in walk(node.value) if isinstance(c, ast.Call)]
             found = [c for c in calls if _is_order(facts, c)]
         elif isinstance(node.value, ast.Call) and last_part(node.value.func) == _SHUFFLE and node.value.args:
             found = [node.value] if dotted_ast(node.value.args[0]) == name else found
+        elif isinstance(node.value, ast.Call) and last_part(node.value.func) in _SHARING:
+            found = [] if name in map(dotted_ast, node.value.args) else found
     yield from reversed(found)
+
+
+def _parts(target: ast.expr) -> list[ast.expr]:
+    return target.elts if isinstance(target, ast.Tuple | ast.List) else [target]
 
 
 def _is_order(facts: ModuleFacts, call: ast.Call) -> bool:

@@ -126,6 +126,6 @@ class SearchForUnusedParameters(Rule):
         self.report(
             arg,
             "find_unused_parameters searches the autograd graph in every step: wasted time if all are used",
-            help="run `ddp-lint verify`; if it confirms that every step uses all parameters, remove the argument",
+            help="remove the argument if `ddp-lint verify` confirms that every step uses all parameters",
             fix=Fix(title, Applicability.DISPLAY, (edit,)),
         )

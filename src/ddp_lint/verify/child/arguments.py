@@ -19,6 +19,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from ddp_lint.source.imports import last_part
+
 BATCH = 4
 SIZE = 16
 #: What an argument without a default is probably for, by parts of its name; the first that matches counts.
@@ -50,6 +52,7 @@ _SIZES = (
 #: Sizes by a whole word of their name.
 _SIZE_WORDS = frozenset(("ch", "nc", "nf", "ngf", "ndf", "cin", "cout", "inp", "oup", "nin", "nout", "nz"))
 #: What takes a list of any length, and loops that do.
+_DEPTH = 3
 _TAKERS = ("len", "zip", "enumerate", "list", "tuple", "sum", "reversed", "pairwise")
 _CONFIGS = ("config", "cfg", "args", "conf", "hparams", "opt", "params", "options")
 _ACTIVATIONS = ("act", "nonlinearity")
@@ -131,9 +134,39 @@ def _guess(parameter: inspect.Parameter, owner: Any, module: ModuleType, shrink:
     if made is not None:
         return Given(made, made.__name__)
     uses = [*_uses_as_list(parameter, owner)]
-    listed = _is_sequence(kind) or uses
-    value = [*_listed(name, kind, max(uses, default=2))] if listed else by_name(name, kind)
+    if _is_sequence(kind) or uses:
+        value = [*_listed(name, kind, max(uses, default=2))]
+    elif kind is inspect.Parameter.empty and _is_size_of_layer(parameter.name, owner, module):
+        value = by_name_or(name, SIZE)
+    else:
+        value = by_name(name, kind)
     return Given(value, repr(value))
+
+
+def _is_size_of_layer(name: str, owner: Any, module: ModuleType, depth: int = _DEPTH) -> bool:
+    """The constructor computes an argument of a layer of torch from it, also through a class of the file: whatever its
+    name is, it is a number."""
+    calls = (node for node in ast.walk(syntax(getattr(owner, "__init__", None))) if isinstance(node, ast.Call))
+    for call in calls:
+        layer = last_part(call.func)
+        given = [*enumerate(call.args), *((word.arg, word.value) for word in call.keywords)]
+        held = [at for at, value in given if name in _read_in(value)]
+        if held and layer in vars(nn) and layer != "Parameter":
+            return True
+        inner = getattr(module, layer, None)
+        own = isinstance(inner, type) and issubclass(inner, nn.Module) and inner is not owner
+        takes = [one.name for one in parameters(inner)] if own and held and depth else []
+        names = (takes[at] if isinstance(at, int) and at < len(takes) else str(at) for at in held)
+        if any(_is_size_of_layer(one, inner, module, depth - 1) for one in names if takes):
+            return True
+    return False
+
+
+def _read_in(value: ast.expr) -> set[str]:
+    """The names that a number is computed from; what is called, or asked for an attribute, is none."""
+    if isinstance(value, ast.Name):
+        return {value.id}
+    return set().union(*map(_read_in, (value.left, value.right))) if isinstance(value, ast.BinOp) else set()
 
 
 def _class_of_file(parameter: inspect.Parameter, owner: Any, module: ModuleType) -> type[nn.Module] | None:

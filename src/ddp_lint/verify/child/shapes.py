@@ -61,9 +61,7 @@ def _of_layer(layer: nn.Module) -> list[dict[str, Any]]:
             return [floats(BATCH, 1, 28, 28), *flat]
         return [*flat, *([floats(BATCH, 3, side, side)] if side * side * 3 == n else [])]
     if isinstance(layer, nn.modules.conv._ConvNd):
-        space = len(layer.kernel_size)
-        sizes = (32, 64, 224, 28) if space == 2 else (32, 16)
-        return [floats(BATCH, layer.in_channels, *([size] * space)) for size in sizes]
+        return _of_convolution(layer)
     if isinstance(layer, nn.RNNBase):
         return [floats(BATCH, _LENGTH, layer.input_size)]
     if isinstance(layer, nn.RNNCellBase):
@@ -82,6 +80,14 @@ def _of_layer(layer: nn.Module) -> list[dict[str, Any]]:
     if isinstance(layer, nn.Bilinear):
         return [floats(BATCH, layer.in1_features), floats(BATCH, layer.in2_features)]
     return []
+
+
+def _of_convolution(layer: nn.modules.conv._ConvNd) -> list[dict[str, Any]]:
+    n, space = layer.in_channels, len(layer.kernel_size)
+    if layer.transposed:  # of a generator: its input is noise, of small size
+        return [floats(BATCH, n, *([1] * space)), floats(BATCH, n), floats(BATCH, n, *([_LENGTH] * space))]
+    sizes = (32, 64, 224, 28) if space == 2 else (32, 16)
+    return [floats(BATCH, n, *([size] * space)) for size in sizes]
 
 
 def named_candidates(name: str, model: nn.Module) -> Iterator[dict[str, Any]]:

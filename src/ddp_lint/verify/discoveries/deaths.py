@@ -12,6 +12,7 @@ from ddp_lint.verify.discoveries.mismatches import LUCK, cause_of_mismatch, sinc
 from ddp_lint.verify.match import Kind, place, present
 from ddp_lint.verify.options import RankOutcome
 from ddp_lint.verify.results import Discovery, Examined
+from ddp_lint.verify.trace import Exit
 from ddp_lint.verify.wording import on_one_line
 
 #: What gloo aborts over, as tensors of different size meet.
@@ -36,6 +37,10 @@ def deaths_of(examined: Examined) -> Iterator[Discovery]:
             how = _how(outcome)
             cause = of_signature(known) if known is not None else _of_signal(outcome.signal)
             frame = outcome.last.frame
+            sent = outcome.trace.last(Exit)
+            if outcome.how == "signal" and sent is not None and sent.status < 0 and sent.site is not None:
+                known, frame = None, sent.site
+                cause = Cause.of("own-signal", function=sent.site.function, line=sent.site.line)
             if known is not None and known.code == _SIZES and met is not None and met.kind in _UNLIKE_SIZES:
                 origin = examined.origin(met)
                 # Torch's own words name no line, and no peer.

@@ -45,6 +45,8 @@ def exceptions_of(examined: Examined) -> Iterator[Discovery]:
             message = f"rank {outcome.rank} raised {error}{where}{missing}"
             evidence = evidence_of(examined, outcome.rank, "exception", on_one_line(text), event.site)
             cause = Cause.of("cpu-limit", why=limit) if limit else _cause(examined, outcome, event, known)
+            if event.where == "thread" and not cause.text:
+                cause = _waits_for_thread(examined, outcome) or cause
             yield Discovery.of("exception", message, cause, evidence, () if limit else names)
             return
 
@@ -61,6 +63,15 @@ def _cause(examined: Examined, outcome: RankOutcome, event: Raised, known: Signa
         or (_none_here(examined, outcome, event) if known is None else None)
         or (of_signature(known) if known is not None else misled(examined))
     )
+
+
+def _waits_for_thread(examined: Examined, outcome: RankOutcome) -> Cause | None:
+    """The rank is stuck, and not in a collective: what it waits for the thread would have brought."""
+    at = outcome.last.frame
+    absent = examined.mismatches[0].absent if examined.mismatches else ()
+    if outcome.how != "stalled" or outcome.rank not in absent or at is None:
+        return None
+    return Cause.of("dead-thread", rank=outcome.rank, line=at.line, function=at.function)
 
 
 def _of_a_checkpoint(event: Raised) -> Signature | None:

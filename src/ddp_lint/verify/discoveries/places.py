@@ -5,8 +5,10 @@ from __future__ import annotations
 import ast
 import dataclasses
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
+from ddp_lint.source.imports import last_part
+from ddp_lint.verify.damage import Cause
 from ddp_lint.verify.oracles.case import shown
 from ddp_lint.verify.results import Discovery
 from ddp_lint.verify.sources import tree_of
@@ -22,9 +24,28 @@ def _placed(discovery: Discovery, path: pathlib.Path) -> Discovery:
     if discovery.line or not discovery.evidence:
         return discovery
     first, *rest = discovery.evidence
-    line = _defined(tree_of(str(path)), discovery.names, first.model) or 1
+    tree = tree_of(str(path))
+    line = _defined(tree, discovery.names, first.model) or 1
+    if discovery.kind == "reference" and first.wrap.startswith("fsdp"):
+        for function, node in _data_assigned(tree):
+            cause = Cause.of("written-copy", how=f"the assignment to `.data` in {function}")
+            discovery, line = dataclasses.replace(discovery, cause=cause.text, fix=cause.fix), node.lineno
+            break
     first = dataclasses.replace(first, path=shown(str(path)), line=line)
     return dataclasses.replace(discovery, evidence=(first, *rest))
+
+
+def _data_assigned(tree: ast.Module) -> Iterator[tuple[str, ast.Assign]]:
+    """Where methods other than the constructors give a tensor another `.data`: no operator shows that in a run."""
+    classes = (node for node in tree.body if isinstance(node, ast.ClassDef))
+    for method in (node for cls in classes for node in cls.body if isinstance(node, ast.FunctionDef)):
+        for node in ast.walk(method) if method.name != "__init__" else ():
+            if isinstance(node, ast.Assign) and any(last_part(target) == "data" for target in _attributes(node)):
+                yield method.name, node
+
+
+def _attributes(node: ast.Assign) -> list[ast.expr]:
+    return [target for target in node.targets if isinstance(target, ast.Attribute)]
 
 
 def _defined(tree: ast.Module, names: Sequence[str], model: str) -> int:

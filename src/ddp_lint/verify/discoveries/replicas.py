@@ -14,7 +14,7 @@ from ddp_lint.verify.oracles.replicas import moment
 from ddp_lint.verify.replica_drift import averages_alone, loaded_alone, unlike_modes
 from ddp_lint.verify.results import Discovery, Examined
 from ddp_lint.verify.statistics import assigned, evaluated, unshared
-from ddp_lint.verify.trace import COPY, NoGrad, Reference
+from ddp_lint.verify.trace import COPY, NoGrad, Reference, Trace, Write
 from ddp_lint.verify.wording import of_ranks, spoken
 
 #: Operations that combine the values of all ranks.
@@ -62,7 +62,9 @@ def unlike_replicas(examined: Examined) -> Iterator[Discovery]:
         if found:
             name, difference = found.largest
             message = f"{found.what} differ from a single process on the full batch: {name} by {difference:.2g}"
-            yield discovery(examined, ("reference", "reference"), message, None, rank=trace.rank, names=(name,))
+            lost = _written_copy(examined, trace, name)
+            site = lost.site if lost is not None else None
+            yield discovery(examined, ("reference", "reference"), message, site, lost, rank=trace.rank, names=(name,))
             return
     for trace in traces:
         for event in trace.of(NoGrad):
@@ -71,6 +73,16 @@ def unlike_replicas(examined: Examined) -> Iterator[Discovery]:
                 message = f"trainable, but without a gradient at the optimizer's step: {spoken(names, 12)}"
                 yield discovery(examined, ("nograd", "nograd"), message, event.site, rank=trace.rank, names=names)
                 return
+
+
+def _written_copy(examined: Examined, trace: Trace, name: str) -> Cause | None:
+    """The user's forward writes to a parameter that FSDP has gathered for it."""
+    writes = (w for w in trace.of(Write) if w.name == name and w.phase == "forward" and w.site is not None)
+    write = next(writes, None) if examined.run.wrap.startswith("fsdp") else None
+    if write is None or write.site is None:
+        return None
+    how = f"{write.op} in {write.site.function}"
+    return Cause.of("written-copy", write.site, how=how)
 
 
 def _mixed(examined: Examined, desync: Desync) -> Cause | None:

@@ -9,8 +9,9 @@ import pathlib
 from collections.abc import Iterable, Iterator
 from typing import Any, TypeVar
 
-from ddp_lint.verify.branches import rounds_apart
+from ddp_lint.verify.branches import in_one_round, rounds_apart
 from ddp_lint.verify.finding_context import Situation
+from ddp_lint.verify.match import present
 from ddp_lint.verify.options import RunResult
 from ddp_lint.verify.results import Evidence, Examined
 from ddp_lint.verify.trace import Call, Event, Frame, Hashes, Lines, Trace
@@ -79,6 +80,11 @@ class Case:
         for call in first.calls.values():
             if call is None or not any(frame.line in loop.body and real(frame.path) == path for frame in call.frames):
                 return ""
+        known = all(any(one.line == loop.header for one in call.rounds) for _, call in present(first.calls))
+        if known and in_one_round(first):
+            return (
+                f"the ranks are in the same round of the loop of line {loop.header} when they diverge in it ({first})"
+            )
         counts = [tuple(self.line_counts(trace, (loop.header, loop.each))) for trace in self.traces]
         if any(headers != rounds for headers, rounds in counts):
             return ""

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from ddp_lint.verify.compare import REPLICAS_EQUAL, compared
 from ddp_lint.verify.oracles.case import shown
 from ddp_lint.verify.results import Examined
-from ddp_lint.verify.trace import BY_HAND, Frame, Mapped, Note
+from ddp_lint.verify.trace import BY_HAND, SPLIT_BY_HAND, TENSOR_PARALLEL, Frame, Mapped, Note
 from ddp_lint.verify.wording import spoken
 
 
@@ -53,7 +53,10 @@ def _looked_at(examined: Examined) -> Iterator[str]:
         return
     calls = sorted({len(stream) for stream in examined.streams.values()})
     looked = compared(examined.traces, "parameters", REPLICAS_EQUAL, ("ddp", BY_HAND))
-    parameters = f"were {looked}" if looked.times else "were not compared, because no model has replicas"
+    parts = compared(examined.traces, "parameters", REPLICAS_EQUAL, (TENSOR_PARALLEL, SPLIT_BY_HAND))
+    parameters = "were not compared, because no model has replicas"
+    if looked.times or parts.times:
+        parameters = f"were {looked}" if looked.times else f"that are not split were {parts}"
     yield f"the ranks' collectives line up ({' to '.join(map(str, calls))} on each); parameters {parameters}"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import threading
 from typing import Any
@@ -11,6 +12,9 @@ from ddp_lint.verify import trace
 from ddp_lint.verify.child import patching
 from ddp_lint.verify.child.observers.base import Observer
 from ddp_lint.verify.frames import frames_in_text, in_an_import, message_of, none_at, traceback_frames
+
+#: Signals that end no process by default.
+_HARMLESS = frozenset({signal.SIGCHLD, signal.SIGCONT, signal.SIGURG, signal.SIGWINCH})
 
 
 class Exits(Observer):
@@ -21,6 +25,9 @@ class Exits(Observer):
         patching.before(os, "_exit", self._exit)
         for name in ("execv", "execve"):  # the others call these
             patching.before(os, name, lambda *_: self._exit(how="os.exec"))
+        patching.before(os, "kill", self._killed)
+        patching.before(signal, "raise_signal", lambda number: self._killed(os.getpid(), number))
+        patching.before(os, "abort", lambda: self._killed(os.getpid(), signal.SIGABRT))
         hook = threading.excepthook
 
         def excepthook(args: Any) -> None:
@@ -35,6 +42,13 @@ class Exits(Observer):
             pending = sys.exc_info()[0]
             self.recorder.emit(trace.Exit, how=how, status=int(status), pending=pending.__name__ if pending else "")
             self.before_death()
+
+    def _killed(self, process: int, number: int) -> None:
+        """The process sends itself a signal that nothing handles: the last that it does."""
+        if process != os.getpid() or number == 0 or signal.getsignal(number) is not signal.SIG_DFL:
+            return
+        if number not in _HARMLESS:
+            self._exit(-int(number), how=f"a signal that it sends itself: {signal.Signals(number).name}")
 
     def before_death(self) -> None:
         """Set by the session: writes what other observers still hold."""
