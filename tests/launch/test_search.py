@@ -4,8 +4,9 @@ import pathlib
 
 import pytest
 
-from ddp_lint.launch.search import importers
+from ddp_lint.launch.search import imported_through, importers
 from ddp_lint.project import Project
+from ddp_lint.project import modules as module
 
 
 @pytest.mark.parametrize(
@@ -43,3 +44,56 @@ def test_importers_are_found_among_many_files_that_hold_the_name(tmp_path: pathl
     (other / "run.py").write_text("from pkg.evaluation import f\nuse(f)\n")
     found = [facts.name for facts in importers(Project(tmp_path), "pkg.evaluation", holding=("use",))]
     assert found == ["pkg.z", "tools.run"]
+
+
+@pytest.fixture
+def read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The texts that were parsed, in a project that keeps the tree of one file."""
+    texts: list[str] = []
+    parse = module.parse
+    monkeypatch.setattr(module, "parse", lambda text: texts.append(text) or parse(text))
+    monkeypatch.setattr(module, "_KEPT_SOURCE", 1)
+    return texts
+
+
+def test_what_a_file_imports_is_read_once_for_all_programs(tmp_path: pathlib.Path, read: list[str]) -> None:
+    (tmp_path / "base.py").write_text("def f(): ...\n")
+    (tmp_path / "middle.py").write_text("import base\n")
+    names = ["first", "second", "third"]
+    for name in names:
+        (tmp_path / f"{name}.py").write_text(f"import middle  # {name}\n")
+    project = Project(tmp_path)
+    for name in names:
+        program = project.modules.facts(name)
+        assert program is not None
+        assert imported_through(project, program) == {name, "middle", "base"}
+    assert read.count("import base\n") == read.count("def f(): ...\n") == 1
+
+
+def test_a_file_outside_of_the_project_imports_what_it_names_itself(tmp_path: pathlib.Path) -> None:
+    """Also where a module of the project has its name."""
+    root = tmp_path / "project"
+    root.mkdir()
+    for name in ("a", "b"):
+        (root / f"{name}.py").write_text("")
+    (root / "run.py").write_text("import b\n")
+    (tmp_path / "run.py").write_text("import a\n")
+    project = Project(root)
+    program = project.modules.facts_of(tmp_path / "run.py")
+    assert program is not None
+    assert program.name == "run"
+    assert imported_through(project, program) == {"run", "a"}
+
+
+def test_who_does_not_import_a_module_is_read_once_for_all(tmp_path: pathlib.Path, read: list[str]) -> None:
+    """It has the names of all of them in a line that imports something else."""
+    for name in ("one", "two", "three"):
+        (tmp_path / f"{name}.py").write_text("def f(): ...\n")
+    text = "import elsewhere  # not one, two or three\n"
+    (tmp_path / "user.py").write_text(text)
+    (tmp_path / "last.py").write_text("")
+    project = Project(tmp_path)
+    for name in ("one", "two", "three"):
+        assert not list(importers(project, name, holding=("import",)))
+        project.modules.facts("last")
+    assert read.count(text) == 1

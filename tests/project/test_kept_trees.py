@@ -13,6 +13,7 @@ import pytest
 
 from ddp_lint.config import Settings
 from ddp_lint.divergence import analyse
+from ddp_lint.divergence.analyse import summaries_of
 from ddp_lint.divergence.definitions import attributes_in
 from ddp_lint.engine.checking import Checker
 from ddp_lint.gc_tuning import let_go_of_trees
@@ -96,6 +97,25 @@ def test_summaries_start_again_once_there_are_too_many_trees(tmp_path: pathlib.P
         for path, findings in zip(paths, expected, strict=True):
             assert Checker(settings, project=bounded).check(path).findings == findings
             assert bounded.modules.source_in_memory <= size // 3 + 2 * size // len(paths)
+
+
+def test_what_summaries_do_not_use_goes_before_they_start_again(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a.py").write_text("import torch.distributed as dist\n\n\ndef f():\n    dist.barrier()\n")
+    (tmp_path / "b.py").write_text("def g(): ...\n" * 20)
+    project, bounds = Project(tmp_path), sys.modules[analyse.__module__]
+    Checker(Settings(tmp_path, frozenset({"DDP101"})), project=project).check(tmp_path / "a.py")
+    kept = summaries_of(project)
+    project.modules.facts_of(tmp_path / "b.py")
+    project.modules.facts_of(tmp_path / "a.py")
+    size = project.modules.source_in_memory
+    monkeypatch.setattr(module, "_LEAST_SOURCE", 1)
+    monkeypatch.setattr(bounds, "_MOST_SOURCE", size - 1)
+    assert summaries_of(project) is kept
+    assert project.modules.source_in_memory == (tmp_path / "a.py").stat().st_size
+    monkeypatch.setattr(bounds, "_MOST_SOURCE", 1)
+    assert summaries_of(project) is not kept
 
 
 def test_symbols_keep_no_tree_once_summaries_start_again(

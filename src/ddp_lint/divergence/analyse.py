@@ -63,7 +63,9 @@ _CLOSED, _OPEN = "summaries", "open summaries"
 def summaries_of(project: Project) -> Summaries:
     """All that is known of what functions do; what keeps more trees in memory than there may be is let go of first."""
     if _CLOSED in project.attached and project.modules.source_in_memory > _MOST_SOURCE:
-        _start_again(project)
+        project.modules.keep_least()
+        if project.modules.source_in_memory > _MOST_SOURCE:
+            _start_again(project)
     return _attached(project, _CLOSED, whole=True)
 
 

@@ -25,6 +25,7 @@ from ddp_lint.project import Project
 from ddp_lint.project.facts import ModuleFacts, assigned_in
 from ddp_lint.project.framework_imports import SHARDING
 from ddp_lint.project.parts import called_on_self, children, inside, kept_by_node
+from ddp_lint.project.results import OfNames
 from ddp_lint.source.imports import last_part
 from ddp_lint.source.syntax import calls_below, statements, walk
 
@@ -45,7 +46,7 @@ _PART: Final = "builtins.sharded_part"
 
 
 @dataclasses.dataclass(frozen=True)
-class Units:
+class Units(OfNames):
     """What is sharded by itself: attributes that are a part, or hold some, names of lists of parts, of classes of which
     each object is one, and of classes of which each module inside is one."""
 

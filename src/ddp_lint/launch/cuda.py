@@ -295,9 +295,21 @@ def asks_nvml(project: Project, facts: ModuleFacts) -> bool:
     """Whether a file, or one of the project that it imports, imports a package that sets `is_available` to ask NVML."""
 
     def found() -> bool:
-        packages = frameworks.packages(lambda framework: framework.asks_nvml)
-        imported = filter(None, map(project.modules.facts, sorted(imported_through(project, facts))))
-        return any(imports_any(each, packages) for each in (facts, *imported))
+        return any(_imports_nvml(project, name) for name in sorted(imported_through(project, facts)))
 
-    answer: bool = project.remember(("asks NVML", facts.name), found)
+    answer: bool = project.remember(("asks NVML", facts.name), lambda: _sets_nvml(facts) or found())
     return answer
+
+
+def _imports_nvml(project: Project, name: str) -> bool:
+    """Whether a module imports such a package itself: asked once, as many programs come to it."""
+
+    def found() -> bool:
+        facts = project.modules.facts(name)
+        return facts is not None and _sets_nvml(facts)
+
+    return project.remember(("imports NVML", name), found)
+
+
+def _sets_nvml(facts: ModuleFacts) -> bool:
+    return imports_any(facts, frameworks.packages(lambda framework: framework.asks_nvml))

@@ -14,6 +14,7 @@ from ddp_lint.knowledge import table
 from ddp_lint.launch.search import importers, programs
 from ddp_lint.project import Project
 from ddp_lint.project.facts import ModuleFacts
+from ddp_lint.project.results import OfNames
 
 #: Files with commands that are looked at: of a project with more nothing is said.
 _FILES = 2000
@@ -73,7 +74,7 @@ _CHANGES_FOLDER = re.compile(r"(?m)^[ \t]*(?:cd|pushd)\b|(?:&&|;)[ \t]*cd\b")
 
 
 @dataclasses.dataclass(frozen=True)
-class Start:
+class Start(OfNames):
     """A command that starts a program: its file as the command has it ('' where a variable holds it), and with how many
     processes: "one" by a launcher, "several", or a number of a launcher that is not seen, "plain" by Python alone,
     "other" by a command that is not known. `said`: it is in a comment, and nothing runs it. `launcher`: its name, ''

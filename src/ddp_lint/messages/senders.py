@@ -55,10 +55,10 @@ def _names() -> frozenset[str]:
 
 def senders_of(project: Project) -> Senders:
     """Those of a project."""
-    return project.remember(("senders",), lambda: _senders(project))
+    return Senders(project, *project.remember(("senders",), lambda: _senders(project)))
 
 
-def _senders(project: Project) -> Senders:
+def _senders(project: Project) -> tuple[frozenset[str], frozenset[str], bool]:
     paths = dict.fromkeys(path for word in WRITTEN for path in project.contents.holding(word))
     names: set[str] = set()
     files: set[str] = set()
@@ -68,7 +68,7 @@ def _senders(project: Project) -> Senders:
             continue
         files.add(facts.name)
         names |= _names_in(project, facts)
-    return Senders(project, frozenset(names), frozenset(files), len(paths) > _MOST_FILES)
+    return frozenset(names), frozenset(files), len(paths) > _MOST_FILES
 
 
 def _names_in(project: Project, facts: ModuleFacts) -> frozenset[str]:

@@ -21,8 +21,9 @@ from ddp_lint.source.file import SourceFile
 from ddp_lint.source.imports import ImportTable, folders_put_on_path, is_script
 from ddp_lint.source.parsing import CannotParse, parse
 
-#: Characters of source whose syntax trees are kept; a tree takes some 50 bytes a character.
-_KEPT_SOURCE = 4_000_000
+#: Characters of source whose syntax trees are kept; a tree takes some 26 bytes a character. Where others keep trees of
+#: more than there may be in memory, those of so many are.
+_KEPT_SOURCE, _LEAST_SOURCE = 4_000_000, 500_000
 
 
 class _Characters:
@@ -186,7 +187,14 @@ class Modules:
     def _keep(self, path: str, facts: ModuleFacts | None) -> None:
         self._facts[path] = facts
         self._kept_source += len(facts.source.text) if facts else 0
-        while self._kept_source > _KEPT_SOURCE and len(self._facts) > 1:
+        self._keep_at_most(_KEPT_SOURCE)
+
+    def keep_least(self) -> None:
+        """Let go of what nobody else uses, but for the latest."""
+        self._keep_at_most(_LEAST_SOURCE)
+
+    def _keep_at_most(self, characters: int) -> None:
+        while self._kept_source > characters and len(self._facts) > 1:
             gone, dropped = self._facts.popitem(last=False)
             self._kept_source -= len(dropped.source.text) if dropped else 0
             self._let_go(dropped)
