@@ -272,6 +272,56 @@ def test_what_may_be_taken_from_a_module_of_a_computed_name(
     assert _is_left(_project(tmp_path, known | files), "parts/losses.py", "    return x.sum()") is is_left
 
 
+RUNNERS = """class Trainer:
+    def restore(self):
+        return 1
+
+
+class Tester:
+    def restore(self):
+        return 2
+
+
+class Loud(Tester):
+    pass
+
+
+class Passing:
+    def __init__(self, inner):
+        self.inner = inner
+
+    def __getattr__(self, name):
+        return getattr(self.inner, name)
+
+
+def make(kind):
+    return Tester() if kind else Trainer()
+"""
+
+
+@pytest.mark.parametrize(
+    ("program", "is_left"),
+    [
+        ("trainer = Trainer()\n    trainer.restore()", True),
+        ("trainer = Trainer()\n    tester = Tester()\n    trainer.restore()\n    print(tester)", True),
+        ("main()\n\n\ndef main():\n    trainer = Trainer().to(0)\n    trainer.restore()", True),
+        ("trainer = Tester()\n    trainer.restore()", False),
+        ("trainer = Loud()\n    trainer.restore()", False),
+        ("trainer = make(0)\n    trainer.restore()", False),
+        ("trainer = Trainer()\n    trainer = Tester()\n    trainer.restore()", False),
+        ("trainer = Passing(Tester())\n    trainer.restore()", False),
+        ("main()\n\n\ndef main(trainer=None):\n    trainer = trainer or Tester()\n    trainer.restore()", False),
+        ("trainer = Trainer()\n    run(trainer)\n\n\ndef run(trainer):\n    trainer.restore()", False),
+    ],
+)
+def test_a_variable_that_holds_one_object_has_the_methods_of_its_class(
+    tmp_path: pathlib.Path, program: str, is_left: bool
+) -> None:
+    imports = "from runners import Loud, Passing, Tester, Trainer, make\n\nmade = [Tester(), Trainer()]"
+    files = {"runners.py": RUNNERS, "show.py": f"{imports}{START}{program}\n"}
+    assert _is_left(_project(tmp_path, files), "runners.py", "        return 2") is is_left
+
+
 def test_an_edit_reads_and_walks_no_more_than_it_changes(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

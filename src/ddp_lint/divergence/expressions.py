@@ -73,6 +73,7 @@ from ddp_lint.divergence.values import (
 from ddp_lint.findings import Confidence
 from ddp_lint.knowledge import table
 from ddp_lint.program.events import PARAMETER_GROUP
+from ddp_lint.project.facts import assigned_in
 from ddp_lint.source.syntax import FunctionNode, below, first_name
 
 #: The settings of a job: one object, passed to many functions.
@@ -530,10 +531,25 @@ def _binary(frame: Frame, node: ast.BinOp) -> Value:
         return of_operation(node, left, right, passed_on(frame, node, [left, right], key))
     if (ranked := rank_from_node(node.op, (node.left, left), (node.right, right))) is not None:
         return ranked
+    if isinstance(node.op, ast.Sub) and left.key == right.key and _is_of_same(frame, node.left, node.right):
+        return constant(0)
     result = combine(operation, (left, right), key)
     if isinstance(node.op, ast.Add):
         result = as_long_as(frame, result, padded_to(frame, node.left, node.right))
     return of_operation(node, left, right, with_agreed(result, left, right))
+
+
+def _is_of_same(frame: Frame, one: ast.expr, other: ast.expr) -> bool:
+    """Whether a function gives one of two variables what the other one has: ``rounds - warm_up`` where ``warm_up =
+    rounds``. What a clock says twice is alike, too, by its key."""
+    function = frame.function
+    if not (isinstance(function, FunctionNode) and isinstance(one, ast.Name) and isinstance(other, ast.Name)):
+        return False
+    return any(
+        isinstance(value, ast.Name) and value.id == name
+        for target, name in ((one.id, other.id), (other.id, one.id))
+        for value in assigned_in(function, target)
+    )
 
 
 def _makes_text(node: ast.expr) -> bool:

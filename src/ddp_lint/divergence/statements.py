@@ -372,6 +372,10 @@ def _changed_by(target: ast.expr) -> Iterator[tuple[str, bool]]:
 
 def _for(frame: Frame, node: ast.For | ast.AsyncFor) -> None:
     iterable = as_dispatched(frame, evaluate(frame, node.iter), node.iter)
+    if _is_never_entered(frame, node.iter):
+        orelse, frame.env, frame.alive = _arm(frame, node.orelse, None)
+        frame.effects += orelse
+        return
     element = element_of(frame, iterable, node.iter, node.target)
     iterator = iterator_by_class(frame, iterable, node.iter) or iterable
     rounds = rounds_of(frame, iterator, node.iter, node.target)
@@ -407,6 +411,17 @@ def _for(frame: Frame, node: ast.For | ast.AsyncFor) -> None:
     frame.env = after
     if not alive and not _breaks(node):
         frame.alive = False
+
+
+def _is_never_entered(frame: Frame, iterable: ast.expr) -> bool:
+    """Whether a loop has no round: ``range(left)`` with 0, as the function is called."""
+    if not isinstance(iterable, ast.Call) or dotted(iterable.func) != "range" or len(iterable.args) != 1:
+        return False
+    given = iterable.args[0]
+    if any(isinstance(part, ast.Call) for part in walk(given)):
+        return False  # it was called already
+    count = evaluate(frame, given).constant
+    return count is not None and isinstance(count.value, int) and count.value <= 0
 
 
 def _agreed_by_key(frame: Frame, node: ast.For | ast.AsyncFor) -> ast.expr | None:

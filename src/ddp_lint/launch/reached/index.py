@@ -37,6 +37,8 @@ PLAIN = frozenset(
     | {"abc.ABC", "enum.Enum", "typing.Generic", "typing.Protocol", "typing.NamedTuple", "torch.autograd.Function"}
     | {f"torch.utils.data.{name}" for name in ("Dataset", "IterableDataset", "Sampler")}
 )
+#: Methods by which an object is another one, or has what another one has.
+_OTHERS_ATTRIBUTES = frozenset({"__new__", "__getattr__", "__getattribute__"})
 #: Functions that whoever starts a file calls.
 _IS_MAIN = re.compile(r"main|main_\w+|\w+_main|hydra_main|cli")
 #: Packages by whose names no module of a project is meant.
@@ -198,6 +200,14 @@ class Bodies(OfNames):
                     seen.add(base)
                     stack.append(base)
         return False
+
+    def makes_own_objects(self, inside: str, name: str) -> bool:
+        """Whether a name is that of a class whose objects are its own and have what it defines: no other package makes
+        them, no decorator replaces it, and it hands on no attributes of others."""
+        names = self.modules[inside].names
+        if name not in names.bases or not all(self.keeps_name(inside, each) for each in names.decorators.get(name, ())):
+            return False
+        return _OTHERS_ATTRIBUTES.isdisjoint(self.had_by((inside, name))) and not self.has_foreign_base((inside, name))
 
     def keeps_name(self, inside: str, decorator: str) -> bool:
         first, dot, rest = decorator.partition(".")

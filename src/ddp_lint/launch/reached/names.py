@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import ast
 import bisect
+import collections
 import dataclasses
 import functools
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TypeGuard
 
 from ddp_lint.project.parts import kept_by_node
@@ -64,6 +65,10 @@ _LONGEST = 120
 #: A base or a decorator that is no name.
 _UNNAMED = "?"
 _BLOCKS = ("body", "orelse", "finalbody")
+#: Methods that give back the object that they are called on.
+_MOVING = frozenset({"to", "cuda", "cpu"})
+_PATTERNS = (ast.MatchAs, ast.MatchStar)
+_NONE_MADE: Mapping[str, str] = {}
 
 
 @dataclasses.dataclass(slots=True)
@@ -71,15 +76,17 @@ class Names:
     """What one body names.
 
     `dotted`: chains of names, as `losses.total`, `self.step`, and `super.step` of a base. `attributes`: those of values
-    that are no names, ``make().step``. `strings`: constants that may name a definition or a module, as they are.
-    `composed`: what names that it puts together have in them, ``Loss`` of ``f"{kind}Loss"``, "" for anything.
-    `imports`: what it imports, relative with its dots, ``a.*`` for a star. `looked_up`: where it takes something by a
-    name that the code does not have (a dotted name, OWN_MODULE or ANY_OBJECT). `imports_computed`: it imports modules
-    by such names, or the file of the module has another package do it.
+    that are no names, ``make().step``. `on_made`: those of a variable that the function gives nothing but an object,
+    each with the name of what it calls for that, `Trainer:load`. `strings`: constants that may name a definition or a
+    module, as they are. `composed`: what names that it puts together have in them, ``Loss`` of ``f"{kind}Loss"``, ""
+    for anything. `imports`: what it imports, relative with its dots, ``a.*`` for a star. `looked_up`: where it takes
+    something by a name that the code does not have (a dotted name, OWN_MODULE or ANY_OBJECT). `imports_computed`: it
+    imports modules by such names, or the file of the module has another package do it.
     """
 
     dotted: set[str] = dataclasses.field(default_factory=set)
     attributes: set[str] = dataclasses.field(default_factory=set)
+    on_made: set[str] = dataclasses.field(default_factory=set)
     strings: set[str] = dataclasses.field(default_factory=set)
     composed: set[str] = dataclasses.field(default_factory=set)
     imports: set[str] = dataclasses.field(default_factory=set)
@@ -90,10 +97,10 @@ class Names:
 @dataclasses.dataclass(slots=True)
 class FileNames(OfNames):
     """The bodies of a file by their names (`Class.method` of a method), the bases of its classes, the decorators of its
-    definitions, what each name is imported as, whether the module does anything when it is imported, its variables, and
-    what it puts on the path of modules. `lists`, `takes_all`, `beside`: where it imports modules by computed names, the
-    names are of files in folders, it takes all that a module has, and modules beside it may be meant. `takes_kinds`: it
-    takes all classes of a kind."""
+    definitions, what each name is imported as, whether the module does anything when it is imported, its variables, by
+    what it makes those that it gives nothing but an object, and what it puts on the path of modules. `lists`,
+    `takes_all`, `beside`: where it imports modules by computed names, the names are of files in folders, it takes all
+    that a module has, and modules beside it may be meant. `takes_kinds`: it takes all classes of a kind."""
 
     bodies: dict[str, Names] = dataclasses.field(default_factory=dict)
     bases: dict[str, list[str]] = dataclasses.field(default_factory=dict)
@@ -101,6 +108,7 @@ class FileNames(OfNames):
     imported_as: dict[str, list[str]] = dataclasses.field(default_factory=dict)
     acts: bool = False
     assigned: set[str] = dataclasses.field(default_factory=set)
+    made: dict[str, str] = dataclasses.field(default_factory=dict)
     on_path: tuple[str, ...] = ()
     lists: bool = False
     takes_all: bool = False
@@ -116,14 +124,14 @@ def naming(text: str) -> str:
     bodies = [
         (
             name,
-            *map(sorted, (b.dotted, b.attributes, b.strings, b.composed, b.imports, b.looked_up)),
+            *map(sorted, (b.dotted, b.attributes, b.on_made, b.strings, b.composed, b.imports, b.looked_up)),
             b.imports_computed,
         )
         for name, b in found.bodies.items()
     ]
     decorated = {name: sorted(each) for name, each in found.decorators.items()}
     how = found.lists, found.takes_all, found.beside, found.takes_kinds
-    others = found.imported_as, found.acts, sorted(found.assigned), found.on_path, how
+    others = found.imported_as, found.acts, sorted(found.assigned), sorted(found.made.items()), found.on_path, how
     return repr((bodies, found.bases, decorated, *others))
 
 
@@ -207,6 +215,7 @@ class _Reader:
         guards = {id(guard) for guard in main_guards(tree) if not guard.orelse}
         for node in statements(tree):
             self._bind(node)
+        self._table.made = _made_in(tree)
         self._statements(tree.body, MODULE, guards)
 
     def _body(self, name: str) -> Names:
@@ -255,14 +264,14 @@ class _Reader:
                 self._read(inner, body)
 
     def _function(self, node: FunctionNode, name: str, around: str) -> None:
-        body, own = self._body(name), _own_variables(node)
+        body, own, made = self._body(name), _own_variables(node), _made_in(node)
         self._decorated(node, name, around)
         for default in (*node.args.defaults, *node.args.kw_defaults):
             if default is not None:
                 self._read(default, self._body(around))
         computed = body.imports_computed
         for statement in node.body:
-            self._read(statement, body, own)
+            self._read(statement, body, own, made)
         body.imports_computed &= computed or not _asks_versions(node)
 
     def _decorated(self, node: FunctionNode | ast.ClassDef, name: str, around: str) -> None:
@@ -270,15 +279,18 @@ class _Reader:
         for decorator in node.decorator_list:
             self._read(decorator, self._body(around))
 
-    def _read(self, node: ast.AST, body: Names, own: frozenset[str] = frozenset()) -> None:
-        """Add what is below a node to a body; `own`: variables of the function, whose names are of nothing else."""
+    def _read(
+        self, node: ast.AST, body: Names, own: frozenset[str] = frozenset(), made: Mapping[str, str] = _NONE_MADE
+    ) -> None:
+        """Add what is below a node to a body; `own`: variables of the function, whose names are of nothing else;
+        `made`: by what it makes those that it gives nothing but an object."""
         stack = [node]
         while stack:
             each = _name_of_own(stack.pop())
             if isinstance(each, ast.Expr) and isinstance(each.value, ast.Constant):
                 continue  # a docstring
             if isinstance(each, ast.Attribute):
-                stack += _of_chain(each, body, own)
+                stack += _of_chain(each, body, own, made)
                 continue
             if isinstance(each, ast.Name):
                 if each.id not in own:
@@ -302,7 +314,7 @@ class _Reader:
             stack += below(each)
 
 
-def _of_chain(node: ast.Attribute, body: Names, own: frozenset[str]) -> list[ast.AST]:
+def _of_chain(node: ast.Attribute, body: Names, own: frozenset[str], made: Mapping[str, str]) -> list[ast.AST]:
     """Add a chain of attributes to a body; what is left to read below it."""
     parts: list[str] = []
     value: ast.expr = node
@@ -314,6 +326,8 @@ def _of_chain(node: ast.Attribute, body: Names, own: frozenset[str]) -> list[ast
     if isinstance(value, ast.Name) and value.id not in own:
         body.dotted.add(".".join([value.id, *reversed(parts)]))
         return []
+    if isinstance(value, ast.Name) and value.id in made:
+        body.on_made.add(f"{made[value.id]}:{parts.pop()}")
     of_base = isinstance(value, ast.Call) and last_part(value.func) == "super"
     if of_base:
         body.dotted.add(f"{SUPER}.{parts.pop()}")
@@ -424,6 +438,41 @@ def _own_variables(function: FunctionNode) -> frozenset[str]:
             shared.update(node.names)
         stack += below(node)
     return frozenset(found - shared - {"self", "cls"})
+
+
+def _made_in(scope: FunctionNode | ast.Module) -> dict[str, str]:
+    """The variables of a function or a module that get nothing but one object, each with the name of what is called for
+    that: ``trainer = Trainer(model).to(device)``."""
+    stores, made = collections.Counter[str](), dict[str, str]()
+    stack: list[ast.AST] = [*scope.body] if isinstance(scope, ast.Module) else [scope.args, *scope.body]
+    while stack:
+        node = stack.pop()
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name) and (name := _called_for(node.value)):
+            made[node.targets[0].id] = name
+        elif isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
+            stores[node.id] += 1
+        elif isinstance(node, (ast.arg, ast.alias, ast.ExceptHandler, ast.Global, ast.Nonlocal, *_PATTERNS)):
+            stores.update(2 * _bound_otherwise(node))
+        if not isinstance(scope, ast.Module) or not isinstance(node, (FunctionNode, ast.ClassDef)):
+            stack += below(node)
+        else:
+            stores.update(2 * [name for each in walk(node) if isinstance(each, ast.Global) for name in each.names])
+    return {name: call for name, call in made.items() if stores[name] == 1}
+
+
+def _bound_otherwise(node: ast.AST) -> list[str]:
+    """The names that a node binds that is no assignment."""
+    if isinstance(node, (ast.Global, ast.Nonlocal)):
+        return node.names
+    name = getattr(node, "asname", None) or getattr(node, "name", None) or getattr(node, "arg", None)
+    return [name] if name else []
+
+
+def _called_for(value: ast.expr) -> str:
+    """The name of what is called for an object, which is put on a device there: ``Net().cuda()``."""
+    while isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute) and value.func.attr in _MOVING:
+        value = value.func.value
+    return dotted_ast(value.func) if isinstance(value, ast.Call) else ""
 
 
 def _acts(node: ast.AST) -> bool:

@@ -370,6 +370,9 @@ class _Walk:
         for dotted in names.dotted:
             self._follow_name(inside, owner, dotted, bits)
         self._mention(names.attributes, bits)
+        for made in names.on_made:
+            call, _, attribute = made.partition(":")
+            self._follow_made(inside, call, attribute, bits)
         self._follow_strings(names, bits)
         for part in names.composed:
             _added(self._composed, part, bits)
@@ -413,9 +416,26 @@ class _Walk:
         found = self._bodies.meanings(inside, first, rest)
         for file, name in found:
             self._add_meaning(file, name, bits)
+        made = self._modules[inside].names.made.get(first) if rest and not found else None
+        if made is not None:
+            attribute, _, others = rest.partition(".")
+            self._follow_made(inside, made, attribute, bits)
+            self._mention(others.split(".") if others else (), bits)
+            return
         # What a variable holds, of the function or of a module, may be an object of any class.
         if rest and not any(name for _, name in found) and not self._bodies.is_foreign(inside, first):
             self._mention(rest.split("."), bits)
+
+    def _follow_made(self, inside: str, call: str, attribute: str, bits: int) -> None:
+        """What a variable has that holds the object that a call gives: of a class of the project its own methods, else
+        any of that name."""
+        first, _, rest = call.partition(".")
+        found = self._bodies.meanings(inside, first, rest)
+        if found and all(self._bodies.makes_own_objects(*each) for each in found):
+            for file, name in found:
+                self._add_methods(file, name, attribute, bits)
+        else:
+            self._mention([attribute], bits)
 
     def _add_meaning(self, file: str, name: str, bits: int) -> None:
         """What a name of a module is, with what follows it: ``Trainer.load``, ``make.cache``."""
