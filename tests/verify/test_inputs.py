@@ -221,6 +221,19 @@ def test_all_that_trains_is_in_the_loss(tmp_path: pathlib.Path) -> None:
     assert model.l.bias.grad is not None  # type: ignore[union-attr]
 
 
+def test_what_a_distribution_is_made_of_is_in_the_loss(tmp_path: pathlib.Path) -> None:
+    recipe, builder = _recipe(
+        tmp_path,
+        "class M(nn.Module):\n def __init__(self, obs_dim, n_actions):\n  super().__init__()\n"
+        "  self.p = nn.Linear(obs_dim, n_actions); self.v = nn.Linear(obs_dim, 1)\n"
+        " def forward(self, obs): return torch.distributions.Categorical(logits=self.p(obs)), self.v(obs)\n",
+    )
+    assert str(recipe["described"]).endswith("loss: the mean squares of 2 outputs")
+    model = builder.build()
+    loss_of(call(model, builder.batch(0, 0))).backward()
+    assert all(parameter.grad is not None for parameter in model.parameters())
+
+
 def test_labels_give_the_models_own_loss(tmp_path: pathlib.Path) -> None:
     text = (
         LINEAR + " def forward(self, x, labels=None):\n  y = self.l(x)\n"

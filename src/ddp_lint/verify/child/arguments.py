@@ -137,10 +137,12 @@ def _guess(parameter: inspect.Parameter, owner: Any, module: ModuleType, shrink:
     if kind is inspect.Parameter.empty and _is_part(parameter.name, owner):
         return _part(name, owner, module, shrink)
     uses = [*_uses_as_list(parameter, owner)]
+    value: Any
     if _is_sequence(kind) or uses:
         value = [*_listed(name, kind, max(uses, default=2))]
     elif kind is inspect.Parameter.empty and _is_size_of_layer(parameter.name, owner, module):
-        value = by_name_or(name, SIZE)
+        number = by_name_or(name, SIZE)  # `n_actions` is no activation
+        value = number if isinstance(number, int | float) else SIZE
     else:
         value = by_name(name, kind)
     return Given(value, repr(value))
