@@ -140,7 +140,7 @@ class Finding:
     places; `notes` further facts, one line each; `witness` the word of each rank (divergence rules);
     `fingerprint` identifies the finding across line shifts and is set by the engine. `cause` is its cause, which other
     findings may share; `paths` are those that do, with which it was made one.
-    `needs_cuda`: a run on the CPU cannot show it, as it can others of its rule.
+    `needs_cuda`: a run on the CPU cannot show it, as it can others of its rule; `needs_nodes`: nor can one on one node.
     """
 
     code: str
@@ -157,6 +157,7 @@ class Finding:
     cause: Cause | None = None
     paths: tuple[Label, ...] = ()
     needs_cuda: bool = False
+    needs_nodes: bool = False
 
     @property
     def sort_key(self) -> tuple[str, int, int, int, str, str]:

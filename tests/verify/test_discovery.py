@@ -51,6 +51,30 @@ def test_a_drift_lies_at_the_write_that_makes_it() -> None:
     assert found.cause.startswith("mul_ in training_step writes fc.weight on each rank")
 
 
+@pytest.mark.parametrize(("values", "told"), [(("'a'", "'b'"), True), (("4", "5"), False), (("'a'", "'a'"), False)])
+def test_sums_of_other_names_that_met_are_why_gradients_differ(
+    tmp_path: pathlib.Path, values: tuple[str, str], told: bool
+) -> None:
+    """Numbers may be those of each rank's own share."""
+    path = tmp_path / "train.py"
+    path.write_text(LOOPS)
+    calls = [dataclasses.replace(_at(path, (67, "by_name"), key_66=value), issued_by="ddp") for value in values]
+    ranks = [[call, hashes("gradients", rank, "before_step")] for rank, call in enumerate(calls)]
+    (found,) = discover([run(*ranks)], [])
+    assert bool(found.cause) is told
+    assert not told or (
+        found.line == 67 and "`key` of the loop `for key in sorted(values)` (line 66) is" in found.cause
+    )
+
+
+def test_a_folder_that_another_rank_had_made_first_is_told_so() -> None:
+    raised = Raised(type="FileExistsError", message="File exists: 'out'", frames=STEP)
+    (found,) = discover([run([raised], [call(3)], outcome="exception", how=["exception", "stopped"])], [])
+    assert found.cause.startswith("rank 1 had made it first, although rank 0 had looked before")
+    (found,) = discover([run([raised], [raised], outcome="exception", how=["exception", "exception"])], [])
+    assert not found.cause
+
+
 def test_a_drift_without_a_write_lies_at_the_step() -> None:
     (found,) = discover([run(*([hashes("parameters", rank, "after_step")] for rank in (0, 1)))], [])
     assert (found.path, found.line, found.cause) == ("/p/train.py", 9, "")

@@ -83,6 +83,22 @@ CASES = {
     "  return self.r(pack(self.e(text), lengths.cpu(), batch_first=True, enforce_sorted=False))[1]\n",
     "keywords only": "class M(nn.Module):\n def __init__(self):\n  super().__init__(); self.l = nn.Linear(6, 3)\n"
     " def forward(self, *, pixel_values): return self.l(pixel_values)\n",
+    "a state": "class M(nn.Module):\n def __init__(self, ntoken):\n  super().__init__()\n"
+    "  self.e = nn.Embedding(ntoken, 5); self.r = nn.LSTM(5, 7, 2)\n"
+    " def forward(self, input, hidden): return self.r(self.e(input), hidden)[0]\n",
+    "a state of batches first": "class M(nn.Module):\n def __init__(self):\n  super().__init__()\n"
+    "  self.r = nn.GRU(5, 7, bidirectional=True, batch_first=True)\n"
+    " def forward(self, x, h0): return self.r(x, h0)[1]\n",
+    "a layer of its own": "class L(nn.Module):\n def __init__(self, a, b):\n  super().__init__()\n"
+    "  self.w = nn.Parameter(torch.ones(b, a))\n def forward(self, x): return x @ self.w.T\n"
+    "class M(nn.Module):\n def __init__(self, dim=23):\n  super().__init__(); self.l = L(dim, 3)\n"
+    " def forward(self, feats): return self.l(feats)\n",
+    "parts that the caller builds": "class Encoder(nn.Module):\n def __init__(self):\n"
+    "  super().__init__(); self.l = nn.Linear(6, 16)\n def forward(self, x): return self.l(x)\n"
+    "class M(nn.Module):\n def __init__(self, encoder, head, act, loss_fn):\n  super().__init__()\n"
+    "  self.encoder, self.head = encoder, head; self.act = act; self.loss_fn = loss_fn\n"
+    " def forward(self, x):\n  y = self.act(self.head(self.encoder(x)))\n"
+    "  return self.loss_fn(y, torch.zeros_like(y))\n",
     "a transposed convolution": "class M(nn.Module):\n def __init__(self, nz=20):\n  super().__init__()\n"
     "  self.c = nn.ConvTranspose2d(nz, 4, 4)\n def forward(self, z): return self.c(z.view(z.size(0), -1, 1, 1))\n",
     "a flat generator": "class M(nn.Module):\n def __init__(self, nz=20):\n  super().__init__()\n"
@@ -203,6 +219,19 @@ def test_all_that_trains_is_in_the_loss(tmp_path: pathlib.Path) -> None:
     model = builder.build()
     loss_of(call(model, builder.batch(0, 0))).backward()
     assert model.l.bias.grad is not None  # type: ignore[union-attr]
+
+
+def test_what_a_distribution_is_made_of_is_in_the_loss(tmp_path: pathlib.Path) -> None:
+    recipe, builder = _recipe(
+        tmp_path,
+        "class M(nn.Module):\n def __init__(self, obs_dim, n_actions):\n  super().__init__()\n"
+        "  self.p = nn.Linear(obs_dim, n_actions); self.v = nn.Linear(obs_dim, 1)\n"
+        " def forward(self, obs): return torch.distributions.Categorical(logits=self.p(obs)), self.v(obs)\n",
+    )
+    assert str(recipe["described"]).endswith("loss: the mean squares of 2 outputs")
+    model = builder.build()
+    loss_of(call(model, builder.batch(0, 0))).backward()
+    assert all(parameter.grad is not None for parameter in model.parameters())
 
 
 def test_labels_give_the_models_own_loss(tmp_path: pathlib.Path) -> None:

@@ -177,6 +177,8 @@ def test_exit_status_tells_what_did_not_run() -> None:
 @pytest.mark.parametrize(
     ("line", "kind", "message", "says"),
     [
+        ("assert world_size == 4", "AssertionError", "", "not run on this number of ranks (`world_size == 4`): pass"),
+        ("assert loss > 0", "AssertionError", "", ""),
         (
             "config = open(sys.argv[1])",
             "IndexError",

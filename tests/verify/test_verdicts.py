@@ -580,6 +580,15 @@ def test_what_needs_cuda_is_inconclusive_on_cpu(path: str) -> None:
     assert judged.verdict is Verdict.INCONCLUSIVE and "--device cuda" in judged.reason
 
 
+def test_a_finding_about_several_nodes_is_not_refuted_on_one(path: str) -> None:
+    where = at(rule_with("files"), HEAD)
+    where = dataclasses.replace(where, finding=dataclasses.replace(where.finding, needs_nodes=True))
+    used = [lines(path, {HEAD: 1}), FileAccess(what="make", path="/tmp/x", frames=frames(path, HEAD))]
+    rank = [lines(path, {HEAD: 1})]
+    judged = verdict(where, run(used, rank))
+    assert judged.verdict is Verdict.INCONCLUSIVE and "on another machine" in judged.reason
+
+
 def test_one_finding_of_a_rule_may_need_cuda(path: str) -> None:
     situation_ = at(rule_with("sequence", "stall"), HEAD)
     finding = dataclasses.replace(situation_.finding, needs_cuda=True)

@@ -136,13 +136,15 @@ class Rule(Documented):
         fix: Fix | None = None,
         cause: Cause | None = None,
         needs_cuda: bool = False,
+        needs_nodes: bool = False,
     ) -> None:
         """Emit a finding.
 
         `message` is one sentence of at most `findings.HEADLINE` characters (code in backquotes is cut to fit) that says
         what goes wrong for the user; `labels` point at the places that explain it, `notes` give further facts, `cause`
-        is what others may depend on too; `needs_cuda` says that gloo on a CPU cannot show this one. What no run reaches
-        is not reported; what nothing in the project uses, or what no program that it shows meets, is of low confidence.
+        is what others may depend on too; `needs_cuda` says that gloo on a CPU cannot show this one, `needs_nodes` that
+        ranks of one machine cannot. What no run reaches is not reported; what nothing in the project uses, or what no
+        program that it shows meets, is of low confidence.
         """
         if isinstance(where, cst.CSTNode) and is_never_reached(self.module, where):
             return
@@ -163,6 +165,7 @@ class Rule(Documented):
                 fix=fix,
                 cause=cause,
                 needs_cuda=needs_cuda,
+                needs_nodes=needs_nodes,
             )
         )
 

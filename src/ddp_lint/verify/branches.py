@@ -85,6 +85,18 @@ def paths_apart(cells: Cells) -> tuple[str, Frame] | None:
     return None
 
 
+def names_apart(cells: Cells) -> tuple[str, Frame] | None:
+    """For calls of one line that match by op and shape: the loop over names that was at another one on each rank, and
+    where. Numbers may well be others on each rank: those of its own share."""
+    calls = present(cells)
+    apart = rounds_apart(Mismatch(Kind.ORDER, calls[0].collective.group, -1, cells), ()) if calls else None
+    frame = next(iter(calls[0].collective.frames), None) if calls else None
+    values = {one.value for _, call in calls for one in call.rounds if apart is not None and one.line == apart.line}
+    if apart is None or frame is None or not all(value[:1] in "'\"" for value in values):
+        return None
+    return apart.text, frame
+
+
 class LeftLoop(NamedTuple):
     """A loop that the ranks repeat a different number of times, by its line, and that in words."""
 

@@ -30,7 +30,7 @@ def divides(frame: Frame, loop: Loop) -> bool:
     if steps or any(isinstance(node, ast.Slice) for node in nodes) or names_rank(loop.iter):
         return True
     names = names_of(loop.iter) if not _is_range(loop.iter) else set()
-    made = [value for one in ast.walk(tree_at(frame)) for to, value in _assigned(one) if last_part(to) in names]
+    made = [value for one in ast.walk(tree_at(frame)) for to, value in assigned(one) if last_part(to) in names]
     return any(isinstance(value, ast.Subscript) and _is_share(value.slice) for value in made)
 
 
@@ -87,11 +87,11 @@ def _tests_rank(frame: Frame, node: ast.If) -> bool:
     """It names the rank, or a function of its file, a variable or an attribute whose value does."""
     tree, names = tree_at(frame), names_of(node.test)
     made: list[ast.AST] = [one for one in functions_in(tree) if one.name in names]
-    made += [value for one in ast.walk(tree) for target, value in _assigned(one) if last_part(target) in names]
+    made += [value for one in ast.walk(tree) for target, value in assigned(one) if last_part(target) in names]
     return not _rank_words().isdisjoint(names.union(*map(names_of, made)))
 
 
-def _assigned(node: ast.AST) -> Iterator[tuple[ast.expr, ast.expr]]:
+def assigned(node: ast.AST) -> Iterator[tuple[ast.expr, ast.expr]]:
     """What an assignment assigns to what, each part of a tuple by itself."""
     if not isinstance(node, ast.Assign):
         return

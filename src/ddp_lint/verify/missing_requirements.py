@@ -15,7 +15,7 @@ from ddp_lint.verify.cpu_limits import cpu_limit
 from ddp_lint.verify.frames import is_user
 from ddp_lint.verify.options import RankOutcome, RunResult
 from ddp_lint.verify.sources import tree_of
-from ddp_lint.verify.trace import Collective, Event, Exit, Phase, Raised
+from ddp_lint.verify.trace import Collective, Event, Exit, Frame, Phase, Raised
 
 #: Errors by which a program says that something outside of it is not there.
 _ABSENT = ("FileNotFoundError", "ImportError", "ModuleNotFoundError", "NotADirectoryError")
@@ -28,6 +28,8 @@ _NETWORK = frozenset(
 )  # fmt: skip
 #: Errors of a line that takes an argument, or a variable of the environment, which is not there.
 _UNMET = ("IndexError", "ValueError", "KeyError")
+#: What the number of ranks is called.
+_COUNTS = frozenset({"world_size", "world", "get_world_size", "WORLD_SIZE", "num_ranks", "n_ranks"})
 _ARGUMENTS = ("sys.argv", "argv")
 #: Variables that every rank has under torchrun: a program that misses one starts its ranks in a wrong way.
 _OF_TORCHRUN = frozenset({"RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"})
@@ -137,6 +139,8 @@ def _of_rank(rank: RankOutcome) -> str:
 def _asks_for(raised: Raised) -> str:
     """What the line that raised asks for and does not get: an argument of the program, or an environment variable."""
     site = raised.site
+    if site is not None and raised.type == "AssertionError":
+        return _asks_for_ranks(site)
     if site is None or raised.type not in _UNMET:
         return ""
     nodes = [node for node in ast.walk(tree_of(site.path)) if getattr(node, "lineno", 0) == site.line]
@@ -150,6 +154,15 @@ def _asks_for(raised: Raised) -> str:
     if name in _OF_TORCHRUN or name not in {one.slice.value for one in entries if isinstance(one.slice, ast.Constant)}:
         return ""
     return f"the target needs the environment variable {name}: set it before you run ddp-lint verify"
+
+
+def _asks_for_ranks(site: Frame) -> str:
+    """An assertion of the target's about the number of ranks."""
+    tests = (n.test for n in ast.walk(tree_of(site.path)) if isinstance(n, ast.Assert) and n.lineno == site.line)
+    test = next(tests, None)
+    if test is None or not any(last_part(node) in _COUNTS for node in ast.walk(test)):
+        return ""
+    return f"the target does not run on this number of ranks (`{ast.unparse(test)}`): pass another --nproc"
 
 
 def _builds(raised: Raised) -> bool:

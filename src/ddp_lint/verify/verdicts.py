@@ -99,6 +99,9 @@ def _rule_on(case: Case) -> Ruling:
         return Ruling(case, Verdict.CONFIRMED, _first(fired).message, (*fired, *_facts(case)), linked=linked)
     if not case.ran:
         return _not_reached(case)
+    if case.situation.finding.needs_nodes and len(case.run.ranks) == case.examined.world:
+        reason = undecided("needs-nodes")
+        return Ruling(case, Verdict.INCONCLUSIVE, reason, (case.evidence("backend", reason), *_facts(case)))
     return _unconfirmed(case, opinions)
 
 

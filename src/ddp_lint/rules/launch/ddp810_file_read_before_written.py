@@ -248,6 +248,7 @@ class FileReadBeforeWritten(Rule):
                 "rank 0 makes this folder in the /tmp of its own node: on the second node there is none of that name",
                 labels=[(sharing, "all ranks get its name here")],
                 help="make it on a file system that the nodes share: tempfile.mkdtemp(dir=...)",
+                needs_nodes=True,
             )
 
     def _visit_made(self, function: cst.FunctionDef) -> None:

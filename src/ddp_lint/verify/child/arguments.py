@@ -20,6 +20,7 @@ import torch
 from torch import nn
 
 from ddp_lint.source.imports import last_part
+from ddp_lint.verify.control_flow import assigned
 
 BATCH = 4
 SIZE = 16
@@ -133,11 +134,15 @@ def _guess(parameter: inspect.Parameter, owner: Any, module: ModuleType, shrink:
     made = _class_of_file(parameter, owner, module)
     if made is not None:
         return Given(made, made.__name__)
+    if kind is inspect.Parameter.empty and _is_part(parameter.name, owner):
+        return _part(name, owner, module, shrink)
     uses = [*_uses_as_list(parameter, owner)]
+    value: Any
     if _is_sequence(kind) or uses:
         value = [*_listed(name, kind, max(uses, default=2))]
     elif kind is inspect.Parameter.empty and _is_size_of_layer(parameter.name, owner, module):
-        value = by_name_or(name, SIZE)
+        number = by_name_or(name, SIZE)  # `n_actions` is no activation
+        value = number if isinstance(number, int | float) else SIZE
     else:
         value = by_name(name, kind)
     return Given(value, repr(value))
@@ -178,6 +183,34 @@ def _class_of_file(parameter: inspect.Parameter, owner: Any, module: ModuleType)
     layers = (cls for cls in vars(module).values() if isinstance(cls, type) and issubclass(cls, nn.Module))
     own = (cls for cls in layers if cls is not owner and cls.__module__ == module.__name__)
     return next((cls for cls in own if word in cls.__name__.lower()), None)
+
+
+def _is_part(name: str, owner: Any) -> bool:
+    """A module that the caller builds: the constructor keeps it, and a method calls it as `self.NAME(...)`."""
+    nodes = list(ast.walk(syntax(owner)))
+    kept = {
+        last_part(target)
+        for node in nodes
+        for target, value in assigned(node)
+        if isinstance(target, ast.Attribute) and isinstance(value, ast.Name) and value.id == name
+    }
+    called = (node.func for node in nodes if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute))
+    return any(function.attr in kept and last_part(function.value) == "self" for function in called)
+
+
+def _part(name: str, owner: Any, module: ModuleType, shrink: bool) -> Given:
+    """The class of the file that has the argument's name, else a layer that keeps the size."""
+    if any(word in name for word in ("loss", "criterion")):
+        return Given(nn.MSELoss(), "torch.nn.MSELoss()")
+    if any(name.startswith(word) or f"_{word}" in name for word in _ACTIVATIONS):
+        return Given(nn.ReLU(), "torch.nn.ReLU()")
+    layers = (cls for cls in vars(module).values() if isinstance(cls, type) and issubclass(cls, nn.Module))
+    own = (cls for cls in layers if cls is not owner and cls.__module__ == module.__name__)
+    word = name.replace("_", "")
+    found = next((cls for cls in own if word in cls.__name__.lower()), None)
+    if found is not None:
+        return construct(found, module, shrink)
+    return Given(nn.Linear(SIZE, SIZE), f"torch.nn.Linear({SIZE}, {SIZE})")
 
 
 def _is_sequence(kind: Any) -> bool:

@@ -190,6 +190,8 @@ def _joined(values: Sequence[Any], size: int, *, of_samples: bool) -> Any:
         return type(first)(_joined(row, size, of_samples=of_samples) for row in rows)
     if isinstance(first, torch.Tensor) and first.dim() and first.shape[0] == size:
         return torch.cat(list(values))
+    if isinstance(first, torch.Tensor) and of_samples and first.dim() > 1 and first.shape[1] == size:
+        return torch.cat(list(values), 1)  # the state of a recurrent layer
     return first
 
 

@@ -8,6 +8,9 @@ from typing import Any
 
 import torch
 
+#: How deep tensors are looked for in the attributes of what a model returns, such as a distribution.
+_DEPTH = 3
+
 
 def loss_of(output: Any) -> torch.Tensor:
     """The output's own `loss` where it has one (transformers), else the sum over everything in it that trains: scalars
@@ -50,7 +53,7 @@ def _term(tensor: torch.Tensor) -> torch.Tensor:
     return values.float().pow(2).mean() if values.dtype != torch.float64 else values.pow(2).mean().float()
 
 
-def _tensors(value: Any) -> Iterator[torch.Tensor]:
+def _tensors(value: Any, depth: int = _DEPTH) -> Iterator[torch.Tensor]:
     if isinstance(value, torch.Tensor):
         yield value
     elif isinstance(value, Mapping):
@@ -62,3 +65,6 @@ def _tensors(value: Any) -> Iterator[torch.Tensor]:
     elif dataclasses.is_dataclass(value) and not isinstance(value, type):
         for field in dataclasses.fields(value):
             yield from _tensors(getattr(value, field.name))
+    elif depth and hasattr(value, "__dict__") and not isinstance(value, type | torch.nn.Module):
+        found = [tensor for item in vars(value).values() for tensor in _tensors(item, depth - 1)]
+        yield from {id(tensor): tensor for tensor in found}.values()  # a distribution keeps what it was made of twice

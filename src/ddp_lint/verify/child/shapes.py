@@ -24,6 +24,7 @@ _TARGETS = ("target", "label", "y", "tgt_ids", "targets", "labels")
 _MASKS = ("mask",)
 _BOXES = {"box", "boxes", "bbox", "bboxes"}
 _LENGTHS = {"length", "lengths", "len", "lens", "seqlen", "seqlens"}
+_STATES = {"hidden", "hiddens", "state", "states", "hx", "h", "prev"}
 _IDS = ("ids", "idx", "id", "tokens", "token", "input", "indices", "index")
 #: Candidates of one input that are tried.
 _CANDIDATES = 12
@@ -44,6 +45,11 @@ def candidates(model: nn.Module) -> Iterator[dict[str, Any]]:
         if key not in seen:
             seen.add(key)
             yield spec
+    for layer in model.modules():
+        if layer is not model and not type(layer).__module__.startswith("torch."):  # a layer of the user's own
+            weights = (parameter for parameter in layer.parameters(recurse=False) if parameter.dim() > 1)
+            for weight in itertools.islice(weights, 1):
+                yield from (floats(BATCH, weight.shape[-1]), floats(BATCH, _LENGTH, weight.shape[-1]))
     for parameter in model.parameters(recurse=False):
         if parameter.dim():
             yield from (floats(BATCH, parameter.shape[-1]), floats(BATCH, parameter.shape[0]))
@@ -114,6 +120,8 @@ def named_candidates(name: str, model: nn.Module) -> Iterator[dict[str, Any]]:
         yield from (integers(100, BATCH), floats(BATCH))
     elif words & _LENGTHS:
         yield from ({"shape": [BATCH], "kind": "full", "value": _LENGTH}, {"kind": "value", "value": _LENGTH})
+    elif words & _STATES:
+        yield from _states(model)
     elif words & _BOXES:
         yield floats(BATCH, _LENGTH, 4)
     elif "edge" in words:
@@ -124,6 +132,15 @@ def named_candidates(name: str, model: nn.Module) -> Iterator[dict[str, Any]]:
     elif tokens and words & set(_IDS):
         for high in dict.fromkeys((max(tokens), min(tokens))):
             yield from (integers(high, BATCH, _LENGTH), integers(high, BATCH))
+
+
+def _states(model: nn.Module) -> Iterator[dict[str, Any]]:
+    """What a recurrent layer is given as its state, for a batch as its first or its second dimension."""
+    layers = (layer for layer in model.modules() if isinstance(layer, nn.RNNBase))
+    for layer in itertools.islice(layers, 1):
+        for samples_ in (BATCH, _LENGTH) if layer.batch_first else (_LENGTH, BATCH):
+            state = floats(layer.num_layers * (1 + layer.bidirectional), samples_, layer.hidden_size)
+            yield {"kind": "tuple", "items": [state, state]} if isinstance(layer, nn.LSTM) else state
 
 
 def is_target(name: str) -> bool:

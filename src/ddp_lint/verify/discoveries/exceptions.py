@@ -60,6 +60,7 @@ def _cause(examined: Examined, outcome: RankOutcome, event: Raised, known: Signa
         next(filter(None, causes), None)
         or _too_early(examined, outcome, event)
         or _outwaited(examined, outcome, known)
+        or _made_first(examined, outcome, event)
         or (_none_here(examined, outcome, event) if known is None else None)
         or (of_signature(known) if known is not None else misled(examined))
     )
@@ -127,6 +128,14 @@ def _too_early(examined: Examined, outcome: RankOutcome, event: Raised) -> Cause
         return None
     facts = {"rank": outcome.rank, "other": others[0].rank, "line": at.line, "function": at.function}
     return Cause.of("missed-file", **facts)
+
+
+def _made_first(examined: Examined, outcome: RankOutcome, event: Raised) -> Cause | None:
+    """A file or folder that one rank found made, as it was to make it, and another one did not."""
+    others = [one.rank for one in examined.run.ranks if all(e.type != event.type for e in one.trace.of(Raised))]
+    if event.type != "FileExistsError" or not others:
+        return None
+    return Cause.of("made-first", other=others[0], ranks=of_ranks([outcome.rank]))
 
 
 def _none_here(examined: Examined, outcome: RankOutcome, event: Raised) -> Cause | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ddp_lint.verify.branches import paths_apart
+from ddp_lint.verify.branches import names_apart, paths_apart
 from ddp_lint.verify.causes import cause_of, first_desync, statistics_cause
 from ddp_lint.verify.compare import Desync, deviation
 from ddp_lint.verify.damage import Cause
@@ -93,6 +93,9 @@ def _mixed(examined: Examined, desync: Desync) -> Cause | None:
         found = paths_apart(row.calls) if len(calls) > 1 and calls[0].step <= ended else None
         if found is not None:
             return Cause.of("mixed-sums", found[1], op=calls[0].op, why=found[0])
+        turns = names_apart(row.calls) if len(calls) > 1 and calls[0].step <= ended else None
+        if turns is not None:
+            return Cause.of("mixed-sums", turns[1], op=calls[0].op, why=turns[0])
     return None
 
 
