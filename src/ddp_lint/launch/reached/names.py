@@ -20,6 +20,7 @@ from ddp_lint.project.results import OfNames
 from ddp_lint.source.imports import dotted_ast, folders_put_on_path, last_part
 from ddp_lint.source.parsing import CannotParse, parse
 from ddp_lint.source.syntax import FunctionNode, below, decorators, first_line, main_guards, statements, walk
+from ddp_lint.source.torch_versions import holds_today
 
 #: The names of the bodies of a module, and of what it does when it is started.
 MODULE, PROGRAM = "", "__main__"
@@ -233,6 +234,8 @@ class _Reader:
                 stack += [(inner, PROGRAM) for inner in node.body]
             elif isinstance(node, ast.If) and last_part(node.test) == "TYPE_CHECKING":
                 stack += [(inner, around) for inner in node.orelse]  # no run imports what is for the types alone
+            elif isinstance(node, ast.If) and (taken := holds_today(node.test)) is not None:
+                stack += [(inner, around) for inner in (node.body if taken else node.orelse)]
             elif isinstance(node, (ast.excepthandler, ast.match_case)) or any(getattr(node, b, None) for b in _BLOCKS):
                 self._table.acts |= around == MODULE and isinstance(node, (ast.For, ast.While, ast.With))
                 stack += [(inner, around) for inner in below(node)]
@@ -294,6 +297,9 @@ class _Reader:
                 body.composed.update(part for text in texts for part in text.split(".") if part)
             elif isinstance(each, (ast.Import, ast.ImportFrom)):
                 body.imports.update(target for _, target in _bound(each))
+            elif isinstance(each, ast.If) and (taken := holds_today(each.test)) is not None:
+                stack += each.body if taken else each.orelse
+                continue
             elif isinstance(each, ast.Call):
                 _looks_up(each, body)
                 if last_part(each.func) in _ASKS and len(each.args) > 1:
