@@ -12,7 +12,7 @@ import bisect
 import dataclasses
 import functools
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TypeGuard
 
 from ddp_lint.project.parts import kept_by_node
@@ -278,10 +278,9 @@ class _Reader:
         stack = [node]
         while stack:
             each = _name_of_own(stack.pop())
-            if isinstance(each, ast.Expr) and isinstance(each.value, ast.Constant):
-                continue  # a docstring
-            if isinstance(each, ast.Attribute):
-                stack += _of_chain(each, body, own)
+            instead = _read_instead(each, body, own)
+            if instead is not None:
+                stack += instead
                 continue
             if isinstance(each, ast.Name):
                 if each.id not in own:
@@ -297,15 +296,22 @@ class _Reader:
                 body.composed.update(part for text in texts for part in text.split(".") if part)
             elif isinstance(each, (ast.Import, ast.ImportFrom)):
                 body.imports.update(target for _, target in _bound(each))
-            elif isinstance(each, ast.If) and (taken := holds_today(each.test)) is not None:
-                stack += each.body if taken else each.orelse
-                continue
             elif isinstance(each, ast.Call):
                 _looks_up(each, body)
                 if last_part(each.func) in _ASKS and len(each.args) > 1:
                     stack += [each.args[0], *_not_named(each.args[1])]
                     continue
             stack += below(each)
+
+
+def _read_instead(node: ast.AST, body: Names, own: frozenset[str]) -> Sequence[ast.AST] | None:
+    """What is left to read of a docstring, of a branch for an old torch, and of a chain of attributes, which is added;
+    None for any other node."""
+    if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+        return []
+    if isinstance(node, ast.If) and (taken := holds_today(node.test)) is not None:
+        return node.body if taken else node.orelse
+    return _of_chain(node, body, own) if isinstance(node, ast.Attribute) else None
 
 
 def _of_chain(node: ast.Attribute, body: Names, own: frozenset[str]) -> list[ast.AST]:
