@@ -364,16 +364,27 @@ def _computes_names(project: Project, among: frozenset[str]) -> bool:
     return project.remember(("computes names", among), found)
 
 
-def lines_mentioning( project: Project, facts: ModuleFacts, name: str, definition: ast.AST, *, by_text: bool = True,
-imported: bool = False, ) -> set[int]: """The lines on which a file mentions a definition, also as a string where that
-counts (`by_text`). A list of what a module offers mentions what it does not use, nor does a module that is `imported`
-do what its ``if __name__ == "__main__":`` holds, or what no program comes to, or no torch that is in use; and
-``logging.enable`` is not the ``enable`` of another module.""" known = _mentions(project, facts) names = {name,
-*known.aliases.get(name, ())} found = (use.node for each in names for use in uses(facts, each) if not
-is_variable(use.node, use.around)) lines = {node.lineno for node in found if not _is_another(project, facts, node,
-definition)} lines |= known.strings.get(name, set()) if by_text else set() idle = [*known.offers, *known.outdated,
-*(known.started if imported else ())] lines = {line for line in lines if not any(line in each for each in idle)} return
-{line for line in lines if not is_never_reached_from_programs(project, facts, line)}
+def lines_mentioning(
+    project: Project,
+    facts: ModuleFacts,
+    name: str,
+    definition: ast.AST,
+    *,
+    by_text: bool = True,
+    imported: bool = False,
+) -> set[int]:
+    """The lines on which a file mentions a definition, also as a string where that counts (`by_text`). A list of what a
+    module offers mentions what it does not use, nor does a module that is `imported` do what its ``if __name__ ==
+    "__main__":`` holds, or what no program comes to, or no torch that is in use; and ``logging.enable`` is not the
+    ``enable`` of another module."""
+    known = _mentions(project, facts)
+    names = {name, *known.aliases.get(name, ())}
+    found = (use.node for each in names for use in uses(facts, each) if not is_variable(use.node, use.around))
+    lines = {node.lineno for node in found if not _is_another(project, facts, node, definition)}
+    lines |= known.strings.get(name, set()) if by_text else set()
+    idle = [*known.offers, *known.outdated, *(known.started if imported else ())]
+    lines = {line for line in lines if not any(line in each for each in idle)}
+    return {line for line in lines if not is_never_reached_from_programs(project, facts, line)}
 
 
 def is_variable(node: ast.Name | ast.Attribute, around: FunctionNode | None) -> bool:
