@@ -210,12 +210,9 @@ class KeptStateIsNoCopy(Rule):
         if loop is None or all(_keeps_in_each_arm(branch, kept) for branch in branches):
             return None
         block = next(up for up in within if isinstance(up, cst.BaseSuite))
-        if (
-            leaves(block)
-            or runs_in_last_round(self.module, node)
-            or self._is_made_in(model, loop)
-            or not self._trains(model, loop, block)
-        ):
+        if leaves(block) or self._is_made_in(model, loop) or not self._trains(model, loop, block):
+            return None
+        if runs_in_last_round(self.module, node) or _means_last(kept):
             return None
         read = next((n for n in self._reads(kept, node) if self._is_behind(n, loop)), None)
         return read if read is not None and not self._is_made_between(kept, loop, read) else None
