@@ -81,6 +81,20 @@ def is_read_without_workers(module: Module, owner: cst.ClassDef) -> bool:
     return bool(made) and all(map(_is_read_alone, made))
 
 
+def is_set_where_workers_are_spawned(project: Project, name: str) -> bool:
+    """Whether all files of a project that set an attribute, also as an option of the program, have the workers of their
+    loaders spawned: ``args.gpu = rank`` beside ``set_start_method("spawn")``. Who forks them has it from nowhere."""
+    option = name.replace("_", "[-_]")
+    sets = re.compile(rf"\.{name}\s*(?::[^=\n]+)?=(?!=)|[\"'](?:--)?{option}[\"']")
+
+    def found() -> bool:
+        files = (project.modules.facts_of(path) for path in project.contents.holding(name))
+        setting = [facts for facts in files if facts is not None and sets.search(facts.file.code)]
+        return bool(setting) and all(facts.file.shows(_CONTEXT) for facts in setting)
+
+    return project.remember(("set where workers are spawned", name), found)
+
+
 def _is_read_alone(site: CallSite) -> bool:
     scope = site.around or site.facts.tree
     name = next(

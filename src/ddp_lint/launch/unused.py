@@ -23,6 +23,7 @@ from ddp_lint.project.parts import kept_by_node
 from ddp_lint.project.uses import uses
 from ddp_lint.source.imports import dotted_ast, is_within
 from ddp_lint.source.syntax import FunctionNode, blocks_at, decorators, main_guards, walk
+from ddp_lint.source.torch_versions import arm_left
 
 #: Files that hold a name which are looked at; one that more files hold counts as used.
 _FILES = 25
@@ -374,13 +375,14 @@ def lines_mentioning(
 ) -> set[int]:
     """The lines on which a file mentions a definition, also as a string where that counts (`by_text`). A list of what a
     module offers mentions what it does not use, nor does a module that is `imported` do what its ``if __name__ ==
-    "__main__":`` holds, or what no program comes to; and ``logging.enable`` is not the ``enable`` of another module."""
+    "__main__":`` holds, or what no program comes to, or no torch that is in use; and ``logging.enable`` is not the
+    ``enable`` of another module."""
     known = _mentions(project, facts)
     names = {name, *known.aliases.get(name, ())}
     found = (use.node for each in names for use in uses(facts, each) if not is_variable(use.node, use.around))
     lines = {node.lineno for node in found if not _is_another(project, facts, node, definition)}
     lines |= known.strings.get(name, set()) if by_text else set()
-    idle = [*known.offers, *(known.started if imported else ())]
+    idle = [*known.offers, *known.outdated, *(known.started if imported else ())]
     lines = {line for line in lines if not any(line in each for each in idle)}
     return {line for line in lines if not is_never_reached_from_programs(project, facts, line)}
 
@@ -420,7 +422,8 @@ def _mentions(project: Project, facts: ModuleFacts) -> _Mentions:
 
 
 class _Mentions:
-    """What a file imports under another name, its strings, and the lines of its definitions."""
+    """What a file imports under another name, its strings, and the lines of its definitions, and of what does not count
+    as a use."""
 
     def __init__(self, facts: ModuleFacts) -> None:
         #: By the last part of a name: what the file calls it, and the lines that hold it as a string.
@@ -428,7 +431,11 @@ class _Mentions:
         self.strings = collections.defaultdict[str, set[int]](set)
         for local, of in facts.imports.names.items():
             self.aliases[of.rpartition(".")[2]].add(local)
+        #: What no torch that is in use comes by.
+        self.outdated = list[range]()
         for node in walk(facts.tree):
+            if isinstance(node, ast.If):
+                self.outdated += map(_lines_of, arm_left(node))
             if isinstance(node, ast.Constant) and isinstance(node.value, str):
                 self.strings[node.value.rpartition(".")[2]].add(node.lineno)
             for alias in node.names if isinstance(node, ast.ImportFrom) else ():

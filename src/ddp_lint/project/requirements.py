@@ -17,7 +17,7 @@ _LISTS = "*requirements*.txt *environment*.y*ml conda*.y*ml"
 _LIST_FOLDERS = ("", "requirements")
 #: Pages that say by what the project was made or is installed: ``PyTorch 1.8.1``, ``pip install torch==1.8.1``.
 _PAGES = "readme* install* get*started*"
-_PAGE_FOLDERS = ("", "docs")
+_PAGE_FOLDERS = ("", "doc", "docs", "assets")
 _PAGE_ENDS = (".md", ".rst", ".txt")
 #: What a package is called elsewhere than in pip's files: in conda's, and in prose.
 _NAMES_OF = {"torch": "(?:py)?torch"}

@@ -13,7 +13,7 @@ import collections
 import dataclasses
 import functools
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeGuard
 
 from ddp_lint.project.parts import kept_by_node
@@ -21,6 +21,7 @@ from ddp_lint.project.results import OfNames
 from ddp_lint.source.imports import dotted_ast, folders_put_on_path, last_part
 from ddp_lint.source.parsing import CannotParse, parse
 from ddp_lint.source.syntax import FunctionNode, below, decorators, first_line, main_guards, statements, walk
+from ddp_lint.source.torch_versions import holds_today
 
 #: The names of the bodies of a module, and of what it does when it is started.
 MODULE, PROGRAM = "", "__main__"
@@ -242,6 +243,8 @@ class _Reader:
                 stack += [(inner, PROGRAM) for inner in node.body]
             elif isinstance(node, ast.If) and last_part(node.test) == "TYPE_CHECKING":
                 stack += [(inner, around) for inner in node.orelse]  # no run imports what is for the types alone
+            elif isinstance(node, ast.If) and (taken := holds_today(node.test)) is not None:
+                stack += [(inner, around) for inner in (node.body if taken else node.orelse)]
             elif isinstance(node, (ast.excepthandler, ast.match_case)) or any(getattr(node, b, None) for b in _BLOCKS):
                 self._table.acts |= around == MODULE and isinstance(node, (ast.For, ast.While, ast.With))
                 stack += [(inner, around) for inner in below(node)]
@@ -287,10 +290,9 @@ class _Reader:
         stack = [node]
         while stack:
             each = _name_of_own(stack.pop())
-            if isinstance(each, ast.Expr) and isinstance(each.value, ast.Constant):
-                continue  # a docstring
-            if isinstance(each, ast.Attribute):
-                stack += _of_chain(each, body, own, made)
+            instead = _read_instead(each, body, own, made)
+            if instead is not None:
+                stack += instead
                 continue
             if isinstance(each, ast.Name):
                 if each.id not in own:
@@ -312,6 +314,16 @@ class _Reader:
                     stack += [each.args[0], *_not_named(each.args[1])]
                     continue
             stack += below(each)
+
+
+def _read_instead(node: ast.AST, body: Names, own: frozenset[str], made: Mapping[str, str]) -> Sequence[ast.AST] | None:
+    """What is left to read of a docstring, of a branch for an old torch, and of a chain of attributes, which is added;
+    None for any other node."""
+    if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+        return []
+    if isinstance(node, ast.If) and (taken := holds_today(node.test)) is not None:
+        return node.body if taken else node.orelse
+    return _of_chain(node, body, own, made) if isinstance(node, ast.Attribute) else None
 
 
 def _of_chain(node: ast.Attribute, body: Names, own: frozenset[str], made: Mapping[str, str]) -> list[ast.AST]:

@@ -10,7 +10,14 @@ from ddp_lint.findings import Applicability, Confidence, Fix
 from ddp_lint.launch.callers import CallSite, constructions
 from ddp_lint.launch.cuda import Initialiser, makes_context, surely_cuda
 from ddp_lint.launch.helpers import helper_of
-from ddp_lint.launch.loader_workers import METHODS, SAMPLES, is_read_without_workers, loaders_use_workers, makes_samples
+from ddp_lint.launch.loader_workers import (
+    METHODS,
+    SAMPLES,
+    is_read_without_workers,
+    is_set_where_workers_are_spawned,
+    loaders_use_workers,
+    makes_samples,
+)
 from ddp_lint.launch.options import default_of
 from ddp_lint.project.facts import ClassFacts, ModuleFacts, assigned_in
 from ddp_lint.rules.base import Rule
@@ -98,7 +105,8 @@ class CudaInDatasetWorker(Rule):
     known DataLoader with workers; `.to(device)` with a
     device that may be the CPU although there is a GPU (the device that creates the Dataset is followed through the
     project); `torch.load` with a `map_location`, in `__init__`, or of files that were saved from the CPU, or by
-    the class itself, if nothing in it names a GPU; branches on `get_worker_info()`.
+    the class itself, if nothing in it names a GPU; branches on `get_worker_info()`; a GPU that the dataset takes from
+    an attribute which only programs set that have their workers spawned (`x.cuda(self.args.gpu)`): these use it.
 
     ## How to confirm
 
@@ -307,9 +315,19 @@ class CudaInDatasetWorker(Rule):
         for test, _ in conditions(self.module, call):
             if "worker_info" in self.module.code(test) or "is_available" in self.module.code(test):
                 return False
+        if self._names_gpu_of_spawning(call):
+            return False
         if self._workers is None:
             self._workers = loaders_use_workers(self.module, forked=True)
         return self._workers
+
+    def _names_gpu_of_spawning(self, call: cst.Call) -> bool:
+        """Whether a call takes the GPU from an attribute that only programs set which have their workers spawned, each
+        of which then uses that GPU: ``x.cuda(self.args.gpu)``."""
+        project, device = self.module.project, call.args[0].value if call.args else argument(call, None, "device")
+        if project is None or not isinstance(device, cst.Attribute):
+            return False
+        return is_set_where_workers_are_spawned(project, device.attr.value)
 
     def _report(self, call: cst.Call, what: str, label: tuple[cst.CSTNode, str]) -> None:
         fix = None

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import ast
 import collections
+import functools
 import re
 from collections.abc import Callable
 
@@ -18,6 +19,7 @@ from ddp_lint.launch.ranks import runs_alone, several_ranks
 from ddp_lint.launch.reached.walk import is_reached_from
 from ddp_lint.launch.search import importers
 from ddp_lint.project.facts import ModuleFacts
+from ddp_lint.project.requirements import requires_older
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source import dotted
@@ -29,14 +31,17 @@ from ddp_lint.source.tree import asks_for_program
 from ddp_lint.view.wraps import argument
 
 _SETS = ("torch.cuda.set_device", "torch.accelerator.set_device_index")
-#: Collectives that pick the current device, or guess one, when no call before them has set this rank's GPU.
-_GUESSING = tuple(
+#: Collectives that pick the current device when no call before them has set this rank's GPU.
+_OF_OBJECTS = tuple(
     f"torch.distributed.{name}"
     for name in (
-        "barrier", "broadcast_object_list", "all_gather_object", "gather_object", "scatter_object_list",
+        "broadcast_object_list", "all_gather_object", "gather_object", "scatter_object_list",
         "send_object_list", "recv_object_list",
     )
 )  # fmt: skip
+_GUESSING = ("torch.distributed.barrier", *_OF_OBJECTS)
+#: Before this release of torch `barrier` takes the GPU of the rank's number modulo the GPUs of the machine alone.
+_BARRIER_SINCE = "2.0"
 #: Anything that gives each rank a GPU of its own without set_device.
 _OWN_GPU = re.compile(
     r"set_device|CUDA_VISIBLE_DEVICES|LOCAL_RANK|local_rank|cuda:\{|\"cuda:\"|'cuda:'|device_ids|Accelerator\(|torch\.cuda\.device\("
@@ -113,7 +118,8 @@ class CudaBeforeSetDevice(Rule):
     imports them. Classes that the project hands to `ray.remote`, if it gives actors GPUs (`num_gpus`): each actor sees
     its own. A loss without weights, which has no tensor (`nn.CrossEntropyLoss().cuda()`). `with torch.cuda.device(i):`,
     and the statement where the file, one that it imports, or what its program comes to, calls `set_device`. Functions
-    of a helper that only programs without a group use.
+    of a helper that only programs without a group use. `barrier()` in a project that requires a torch before 2.0, where
+    it takes the GPU of the rank's number.
 
     ## How to confirm
 
@@ -220,13 +226,13 @@ class CudaBeforeSetDevice(Rule):
         """What a call does on the current GPU without naming one; '' when it does not."""
         name = self.module.qualified(call.func)
         started = any(self.module.qualified(c.func) == "torch.distributed.init_process_group" for c in before)
-        if name in _GUESSING:
+        if name in (_OF_OBJECTS if self._counts_gpus else _GUESSING):
             named = argument(call, None, "device_ids") or argument(call, None, "device")
             return "" if named is not None or not started else f"`{name.rpartition('.')[2]}` uses cuda:0 on every rank"
         if self._runs(call, _chooses_gpu) is None:
             if self._runs(call, _uses_current_gpu) is not None:
                 return f"{self.module.quoted(call.func)} puts a tensor on cuda:0 on every rank"
-            if started and self._runs(call, _guesses_gpu) is not None:
+            if started and self._runs(call, self._guesses) is not None:
                 return f"{self.module.quoted(call.func)} uses cuda:0 on every rank"
         if not name and isinstance(call.func, cst.Attribute) and call.func.attr.value in _TENSOR_METHODS:
             if self._holds_no_tensor(call.func.value):
@@ -237,6 +243,19 @@ class CudaBeforeSetDevice(Rule):
         if name.startswith("torch.") and name != "torch.device" and self._is_bare(argument(call, None, "device")):
             return "makes a tensor on cuda:0 on every rank"
         return ""
+
+    @functools.cached_property
+    def _counts_gpus(self) -> bool:
+        """Whether the torch that the project requires has `barrier` take the GPU of the rank's number, and nothing
+        else: later ones also make a tensor on the current GPU."""
+        project, facts = self.module.project, self.module.facts
+        if project is None or facts is None:
+            return False
+        return requires_older(project, "torch", _BARRIER_SINCE, facts.source.inside)
+
+    @property
+    def _guesses(self) -> Callable[[ModuleFacts, ast.Call], bool]:
+        return _guesses_gpu_for_objects if self._counts_gpus else _guesses_gpu
 
     def _holds_no_tensor(self, receiver: cst.BaseExpression) -> bool:
         """Whether it is a loss of PyTorch's without weights, which has nothing to move: ``nn.CrossEntropyLoss()``."""
@@ -442,6 +461,10 @@ def _guesses_gpu(facts: ModuleFacts, call: ast.Call) -> bool:
     """Whether a call is a collective that takes the current GPU, as none is named."""
     named = any(keyword.arg in ("device_ids", "device", None) for keyword in call.keywords)
     return not named and (facts.imports.resolve(dotted_ast(call.func)) or "") in _GUESSING
+
+
+def _guesses_gpu_for_objects(facts: ModuleFacts, call: ast.Call) -> bool:
+    return _guesses_gpu(facts, call) and (facts.imports.resolve(dotted_ast(call.func)) or "") in _OF_OBJECTS
 
 
 def _uses_current_gpu(facts: ModuleFacts, call: ast.Call) -> bool:

@@ -36,6 +36,8 @@ _BACKGROUND = re.compile(r"[^&]&\s*[\"')]*\s*$")
 _STATUS = re.compile(r"\b(returncode|exitcode|exit_code|sentinel|check_returncode)\b")
 _SHARED = ("list", "dict", "Queue", "SimpleQueue", "Array", "Value", "Namespace")
 _BY_PLACE = ("dict", "Array")
+#: What makes a collection of its own of what a manager passes.
+_COPIES = ("list", "tuple", "dict", "set", "sorted")
 #: What asks whether a file is there, what it holds, or which files there are.
 _ASKS_FOR_FILES = frozenset(
     {"exists", "isfile", "isdir", "is_file", "is_dir", "getsize", "stat", "listdir", "iterdir", "glob", "rglob"}
@@ -115,10 +117,11 @@ class UnreadExitStatus(Rule):
     checks right behind a join or a command whether the files that it leaves are there; an object whose other method
     raises where a file is missing in the folder that it gives the worker; a function that a caller gives, in a project
     that raises where a worker has left no result in its queue; a parent that checks after the join whether the results
-    have arrived, reads them by index from a shared dictionary or array, or reads a shared number (`result.value`); a
-    parent that communicates with its workers through pipes and waits for each answer. Scripts with `pipefail` or
-    `PIPESTATUS` anywhere (one that reads another script, which may turn it on, is of low confidence), commands in the
-    background or before `|| true`, and scripts that look at no status at all.
+    have arrived, also in a copy (`found = list(results)`, `if len(found) == 0`), reads them by index from a shared
+    dictionary or array, or reads a shared number (`result.value`); a parent that communicates with its workers through
+    pipes and waits for each answer. Scripts with `pipefail` or `PIPESTATUS` anywhere (one that reads another script,
+    which may turn it on, is of low confidence), commands in the background or before `|| true`, and scripts that look
+    at no status at all.
 
     ## How to confirm
 
@@ -235,7 +238,8 @@ class UnreadExitStatus(Rule):
             dotted(receiver(call)) in shared and self._raises_without(call) for call in methods(scope, "get_nowait")
         ):
             return True  # a worker that died has left no answer, and the missing one raises
-        reads = [n for n in later if isinstance(n, cst.Name) and n.value in shared]
+        copied = {name for n in later if (name := self._copy_of(n, shared))}
+        reads = [n for n in later if isinstance(n, cst.Name) and n.value in shared | copied]
         if self.module.file.is_test:
             return bool(reads) or any(isinstance(n, cst.Assert) or n.value.startswith("assert") for n in later)
         return any(self._is_emptiness_test(n) or self._is_missed(n) for n in reads)
@@ -336,6 +340,15 @@ class UnreadExitStatus(Rule):
     def _is_emptiness_test(self, name: cst.Name) -> bool:
         up = next((a for a in self.module.ancestors(name) if isinstance(a, (cst.BaseSmallStatement, cst.If))), None)
         return isinstance(up, cst.If) and any(n is name for n in subtree(up.test))
+
+    def _copy_of(self, node: cst.CSTNode, shared: set[str]) -> str:
+        """The name of a list or dictionary that is made of what the workers share: ``found = list(results)``."""
+        call = self.module.parent(self.module.parent(node) or node)
+        is_copied = isinstance(node, cst.Name) and node.value in shared and isinstance(call, cst.Call)
+        if not is_copied or not isinstance(call, cst.Call) or dotted(call.func) not in _COPIES or len(call.args) != 1:
+            return ""
+        name = assigned_name(self.module, call)
+        return name if name.isidentifier() and len(self.module.assignments(name, call)) == 1 else ""
 
     def _is_missed(self, name: cst.Name) -> bool:
         """Whether it is one result of each worker by its place, which a dead worker leaves missing or as it was."""

@@ -1,10 +1,13 @@
 from __future__ import annotations
 
 import itertools
+import re
 
 import libcst as cst
 
 from ddp_lint.findings import Span
+from ddp_lint.knowledge import table
+from ddp_lint.project.requirements import requires_older
 from ddp_lint.rules.parameters.in_place import InPlaceRule
 from ddp_lint.rules.parameters.saved_by_hand import overwritten
 from ddp_lint.rules.triggers import Trait, Triggers
@@ -93,15 +96,15 @@ class OverwritesWhatBackwardNeeds(InPlaceRule):
 
     ## When it is silent
 
-    A residual added to the fresh output of a layer (`out = self.conv(x); out += x`), `inplace=True` after
-    convolutions, linear layers and norms: that output is not saved, and the result was measured to be right.
-    Operations that save nothing: addition, views, dropout, embeddings, `cat`, `mean`. A linear layer that takes
-    `x.transpose(1, 2)` or `x.permute(0, 2, 1)`: it saves a copy, where the batch is over 1 (tried). Code under
-    `torch.no_grad()` or `torch.inference_mode()`, evaluation branches, tests, and tensors that depend on the function's
-    arguments alone, as these may not need a gradient. What a round of a loop saves under a test
-    of its own. Another element of a list in each round of a loop (`outs[i]`);
-    what the first round of a loop binds again before the others write it. Under autocast a layer may save a cast copy
-    instead; then the write is harmless until autocast is turned off.
+    A residual added to the fresh output of a layer (`out = self.conv(x); out += x`), `inplace=True` after convolutions,
+    linear layers and norms: that output is not saved, and the result was measured to be right. Operations that save
+    nothing: addition, views, dropout, embeddings, `cat`, `mean`. A linear layer that takes `x.transpose(1, 2)` or
+    `x.permute(0, 2, 1)`: it saves a copy, where the batch is over 1 (tried). Code under `torch.no_grad()` or
+    `torch.inference_mode()`, evaluation branches, tests, and tensors that depend on the function's arguments alone, as
+    these may not need a gradient. What a round of a loop saves under a test of its own. Another element of a list in
+    each round of a loop (`outs[i]`); what the first round of a loop binds again before the others write it. Under
+    autocast a layer may save a cast copy instead; then the write is harmless until autocast is turned off. The result
+    of a ReLU in a project that requires a torch before 1.10, where it keeps its input.
 
     ## How to confirm
 
@@ -147,6 +150,8 @@ class OverwritesWhatBackwardNeeds(InPlaceRule):
             return
         if self._is_another_each_round(write.target, save.node, function) or self._is_bound_anew(write, save.node):
             return
+        if self._keeps_input_instead(save):
+            return
         tensor = self.module.code(write.target)
         role = "its result" if save.as_output else "its input"
         if write.value.detached:
@@ -159,6 +164,19 @@ class OverwritesWhatBackwardNeeds(InPlaceRule):
             labels=[(save.node, f"`{save.what}` saves {role} for backward")],
             help="make a new tensor instead: `x = x + y` for `x += y`, torch.where or cat for a part",
             fix=self.out_of_place(write),
+        )
+
+    def _keeps_input_instead(self, save: Save) -> bool:
+        """Whether the torch that the project requires has the operation keep its input, where today's keeps the result:
+        an older `relu`, but for one that works in place."""
+        project, facts = self.module.project, self.module.facts
+        if project is None or facts is None or not save.as_output or self.module.file.holds("inplace"):
+            return False
+        since = table("tensors")["saves_output_since"]
+        done = {part.lower() for part in re.findall(r"\w+", save.what)}
+        return any(
+            name in done and requires_older(project, "torch", version, facts.source.inside)
+            for name, version in since.items()
         )
 
     def _on_one_arm(self, write: Write) -> Save | None:

@@ -9,6 +9,7 @@ from ddp_lint.findings import Confidence
 from ddp_lint.knowledge import table
 from ddp_lint.knowledge.tensors import words_of
 from ddp_lint.rules.base import Rule
+from ddp_lint.rules.parameters.last_round import runs_in_last_round
 from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source import dotted
 from ddp_lint.source.control_flow import exclusive, leaves
@@ -20,6 +21,11 @@ from ddp_lint.view.wraps import argument
 _SHALLOW = ("dict", "collections.OrderedDict", "copy.copy")
 #: Methods that change which tensors a dictionary holds.
 _CHANGES = ("update", "pop", "clear", "setdefault", "popitem")
+#: How names say that the last state is meant, and what else they have in them then.
+_LAST = frozenset({"last", "latest", "final"})
+_OF_STATES = frozenset(
+    {"model", "net", "network", "state", "states", "dict", "weight", "weights", "wts", "params", "checkpoint", "ckpt"}
+)
 _LOOPS = (cst.For, cst.While)
 #: What the best model so far is called.
 _BEST = ("best_model", "best_net", "best_network", "best_module")
@@ -107,8 +113,10 @@ class KeptStateIsNoCopy(Rule):
 
     States that are saved at once and not read behind the loop; a loop that ends there (`break`), that trains nothing,
     or that makes the model anew; state dicts whose entries are replaced afterwards (`state[key] = value.clone()`,
-    `update`); optimizers, schedulers, samplers and scalers; models that FSDP1 has sharded; what all arms of a test
-    keep (`if distributed: last = .. else: last = ..`), so that each round does and the last state is meant.
+    `update`); optimizers, schedulers, samplers and scalers; models that FSDP1 has sharded; what all arms of a test keep
+    (`if distributed: last = .. else: last = ..`), so that each round does and the last state is meant; what the last
+    round keeps for certain, behind its steps (`if epoch % 10 == 0 or epoch == epochs - 1:`); names by which the last
+    state is meant (`last_weights`).
 
     ## How to confirm
 
@@ -204,6 +212,8 @@ class KeptStateIsNoCopy(Rule):
         block = next(up for up in within if isinstance(up, cst.BaseSuite))
         if leaves(block) or self._is_made_in(model, loop) or not self._trains(model, loop, block):
             return None
+        if runs_in_last_round(self.module, node) or _means_last(kept):
+            return None
         read = next((n for n in self._reads(kept, node) if self._is_behind(n, loop)), None)
         return read if read is not None and not self._is_made_between(kept, loop, read) else None
 
@@ -276,6 +286,13 @@ class KeptStateIsNoCopy(Rule):
             if isinstance(up, (cst.FunctionDef, cst.ClassDef)):
                 return
             yield up
+
+
+def _means_last(kept: str) -> bool:
+    """Whether a name says that the last state is meant, which the model has anyway: ``last_model_weights``, not
+    ``last_good_state``."""
+    words = words_of(kept.removeprefix("self."))
+    return bool(words & _LAST) and words <= _LAST | _OF_STATES
 
 
 def _keeps_in_each_arm(branch: cst.If, kept: str) -> bool:
