@@ -48,10 +48,10 @@ from ddp_lint.findings import Confidence, Label
 from ddp_lint.knowledge import frameworks, table
 from ddp_lint.knowledge.communication import Collective, Source
 from ddp_lint.knowledge.tensors import layer_kind
-from ddp_lint.project.facts import ModuleFacts
+from ddp_lint.project.facts import ModuleFacts, assigned_in
 from ddp_lint.project.parts import children, inside, kept_by_node
 from ddp_lint.source.imports import last_part
-from ddp_lint.source.syntax import calls_below, names_in
+from ddp_lint.source.syntax import FunctionNode, calls_below, names_in
 
 #: Classes, one of which an object may be of.
 _WAYS = 8
@@ -64,6 +64,8 @@ _MODELS: Final = frozenset(table("tensors")["steps"]["models"])
 _NOT_A_NUMBER = frozenset({"isnan", "isinf", "isfinite"})
 #: In a name: a number that is the same on all ranks. Gradients are, once the backward pass has averaged them.
 _SHARED = re.compile(r"norm|reduced|global|avg|average|mean|total|scale\b|\.grad\b")
+#: The words of these that sums and means of the rank's own numbers have in their names as well.
+_OF_OWN = re.compile(r"avg|average|mean|total")
 #: Methods that cut a batch into pieces, as many as its size says.
 _PIECES = frozenset({"split", "chunk", "unbind"})
 _OF_DICTIONARY = re.compile(r"\.(values|items|keys|parameters|named_parameters)\(\)\)?$")
@@ -521,8 +523,7 @@ def from_source(frame: Frame, source: Source, parts: Sequence[Value], node: ast.
     anew = source.cause in ("clock", "random")  # each call returns something else
     key = ("call", frame.key(node) if anew else frame.text(node))
     if source.cause == "data" and source.name.rpartition(".")[2] in _NOT_A_NUMBER:
-        text = frame.text(node).lower()
-        if any(p.agreed or p.constant is not None for p in parts) or _SHARED.search(text):
+        if any(p.agreed or p.constant is not None for p in parts) or _names_shared(frame, node):
             return unknown(key)
     elif source.cause == "data":
         varying = next((p.varies for p in parts if p.varies is not None and p.open), None)
@@ -536,6 +537,47 @@ def from_source(frame: Frame, source: Source, parts: Sequence[Value], node: ast.
             return unknown(key)
     label = Label(frame.span(node), f"`{frame.text(node)}` depends on {source.description}")
     return divergent(key, Variation.of_source(source, label))
+
+
+def _names_shared(frame: Frame, test: ast.Call) -> bool:
+    """Is what is tested for NaN by its name the same on all ranks? A total or a mean is the rank's own where the
+    function makes it of its own numbers: ``total_loss = sum(losses.values())``."""
+    text = frame.text(test).lower()
+    if not _SHARED.search(text):
+        return False
+    of = test.args[0] if test.args else getattr(test.func, "value", None)
+    return _SHARED.search(_OF_OWN.sub("", text)) is not None or of is None or not _is_of_own(frame, of)
+
+
+def _is_of_own(frame: Frame, tested: ast.expr, above: frozenset[str] = frozenset()) -> bool:
+    """Does the function compute a name from what only this rank has, as far as the names of the calls say? `above`:
+    the names that are computed from it."""
+    if not isinstance(tested, ast.Name) or not isinstance(frame.function, FunctionNode):
+        return False
+    values = assigned_in(frame.function, tested.id)
+    return bool(values) and all(_has_own(frame, value, above | {tested.id}) for value in values)
+
+
+def _has_own(frame: Frame, value: ast.expr, above: frozenset[str]) -> bool:
+    """The same of a value: no call in it brings the ranks together, no attribute is named as what they have in common,
+    and the names of the function in it hold what is the rank's own."""
+    called = {call.func for call in (value, *children(value)) if isinstance(call, ast.Call)}
+    for node in (value, *children(value)):
+        name = last_part(node) if isinstance(node, (ast.Name, ast.Attribute)) else ""
+        if is_agreement(name) or (node not in called and _SHARED.search(_OF_OWN.sub("", name.lower()))):
+            return False
+        if isinstance(node, ast.Attribute) and node not in called and _SHARED.search(name.lower()):
+            return False  # ``meter.global_avg``
+        if isinstance(node, ast.Name) and not (
+            node.id in above or _is_given(frame, node) or _is_of_own(frame, node, above)
+        ):
+            return False
+    return True
+
+
+def _is_given(frame: Frame, name: ast.Name) -> bool:
+    """Does the function get a name from elsewhere?"""
+    return not isinstance(frame.function, FunctionNode) or not assigned_in(frame.function, name.id)
 
 
 @functools.lru_cache(maxsize=8192)

@@ -50,6 +50,9 @@ _ONE_GPU = re.compile(r"[\w.]*\bdevice_count\(\) *(== *1|<= *1|< *2)")
 #: Methods that give a module an attribute.
 _ADDING = ("add_module", "register_module", "register_buffer", "register_parameter")
 
+#: Files that are read for a class with an attribute.
+_FILES = 40
+
 #: Further attributes that are reported with the first.
 _MOST_LABELS = 3
 
@@ -78,13 +81,15 @@ class AttributeBehindWrapper(Rule):
     Finds `model.config`, `model.encode(x)` and the like where `model` is what `DistributedDataParallel(...)` or
     `accelerator.prepare(...)` returned, the model that transformers' `Trainer` passes to `compute_loss`, or the
     `self.model` of a trainer that keeps it wrapped, and neither DDP nor `nn.Module` has an attribute of that name. The
-    same of what the function itself takes the inner module out of (`net.module.scale`), in a file that wraps.
+    same of what the function itself takes the inner module out of (`net.module.scale`), in a file that wraps. And
+    `getattr(model, "patch_size", 16)` of the wrapper, where a module class of the project has that attribute.
 
     ## Why it breaks
 
     DDP forwards no attribute to the module inside it. On one process nothing is wrapped and the line works; as soon
     as the job runs on two, rank 0 and rank 1 raise "AttributeError: 'DistributedDataParallel' object has no
-    attribute". FSDP1 and DeepSpeed forward attributes, `fully_shard` does not wrap.
+    attribute". With `getattr` and a default nothing is raised: the job runs with the default, where one process has the
+    model's own value. FSDP1 and DeepSpeed forward attributes, `fully_shard` does not wrap.
 
     ## Example
 
@@ -165,7 +170,9 @@ class AttributeBehindWrapper(Rule):
     FSDP, which forward attributes, programs that the project launches with settings for these alone, and tests, which
     run in one process. A method that only the constructor calls, before it wraps, or where another method wraps later.
     Methods that only programs of one process call, where others of the project make a group. Objects of a class that is
-    no module, which DDP refuses; methods of a trainer of transformers whose own `train` wraps nothing. What a function
+    no module, which DDP refuses; methods of a trainer of transformers whose own `train` wraps nothing. `getattr` with a
+    default in a function that takes the module out of the wrapper too, or where no module class of the project has the
+    attribute, which is then optional. What a function
     reads of a wrapped model that it is given is DDP627.
 
     ## How to confirm
@@ -254,6 +261,50 @@ class AttributeBehindWrapper(Rule):
             return
         asked = self._found.setdefault((self.module.function_of(node), name), {})
         asked.setdefault(attribute, _Asked(node, name, attribute, *made))
+
+    def visit_Call(self, node: cst.Call) -> None:
+        """``getattr(model, "patch_size", 16)``, which gives the default."""
+        if len(node.args) != 3 or not isinstance(node.func, cst.Name) or node.func.value != "getattr":
+            return
+        model, asked = node.args[0].value, node.args[1].value
+        name = dotted(model)
+        if not name or not isinstance(asked, cst.SimpleString) or name not in self._wrapped:
+            return
+        attribute = str(asked.evaluated_value)
+        made = self._wrapped_by(model, name) if attribute not in _ANSWERED else None
+        if made is None or self._is_set(attribute, name, made[0]) or self._is_guarded(node, made):
+            return
+        if not self._is_taken_out_around(node, name) and not runs_alone(self.module, node) and self._has(attribute):
+            self.report(
+                node,
+                f"`{name}` is the DDP wrapper, which has no `{attribute}`: this is the default on several processes",
+                notes=["on one process it is the model's own, because nothing is wrapped there"],
+                labels=[(made[0], made[1])],
+                help=f"ask the inner module: `getattr({name}.module, ...)`",
+                confidence=made[2],
+            )
+
+    def _is_taken_out_around(self, use: cst.CSTNode, name: str) -> bool:
+        """Whether the function of a place takes the module out of the wrapper too: it asks both."""
+        function = self.module.function_of(use)
+        return any(self.module.function_of(taken) is function for taken in self._taken_out.get(name, ()))
+
+    def _has(self, attribute: str) -> bool:
+        """Whether a module class of the project has the attribute."""
+        project = self.module.project
+        if project is None:
+            return False
+
+        def found() -> bool:
+            for facts in project.modules.but_tests(project.contents.holding(attribute), _FILES):
+                for node in (node for node in facts.tree.body if isinstance(node, ast.ClassDef)):
+                    class_ = project.classes.of(facts, node)
+                    has = attribute in class_.methods or class_.attribute(attribute)
+                    if has and is_module_class(project, f"{facts.name}.{node.name}"):
+                        return True
+            return False
+
+        return project.remember(("a module has", attribute), found)
 
     def _sets(self, holder: str, attribute: str, node: cst.CSTNode) -> None:
         if holder != "self":
