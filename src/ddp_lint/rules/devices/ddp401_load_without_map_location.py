@@ -652,15 +652,18 @@ class LoadWithoutMapLocation(Rule):
         )
 
     def _meets_no_run(self, where: cst.CSTNode | Span) -> bool:
-        """As for all rules; also where nothing in the project calls the function, of a package that is installed too:
-        whether the ranks of a job load by it, nobody knows."""
+        """As for all rules; also where nothing in the project calls the function, of a package that is installed too,
+        or its programs make objects of the class and come to no such method: whether the ranks of a job load by it,
+        nobody knows."""
         if super()._meets_no_run(where):
             return True
         facts, project = self.module.facts, self.module.project
         if facts is None or project is None or not facts.name or not is_installed(project, facts):
             return False
-        line = self._span_of(where).line
-        return is_unreached_in_package(project, facts, line) or is_in_no_step(project, facts, line)
+        line, cls = self._span_of(where).line, self.module.class_of(where) if isinstance(where, cst.CSTNode) else None
+        if cls is not None and not is_unreached_in_package(project, facts, self.module.span(cls.name).line):
+            return is_unreached_in_package(project, facts, line) or is_in_no_step(project, facts, line)
+        return is_in_no_step(project, facts, line)
 
     def _sureness(self, call: cst.Call, where: str, evidence: Evidence) -> Confidence:
         if self._is_doubtful(call) or self._is_pretrained(call) or not (where or self._is_of_a_run(call)):
