@@ -42,6 +42,8 @@ def test_what_is_pinned(tmp_path: pathlib.Path, file: str, text: str, older: boo
         ("README.rst", "The code is tested with Python 3.9, **PyTorch** 1.13.1, and CUDA 11.6.", True),
         ("README.md", "pip install torch==1.8.0+cu111 torchvision==0.9.0+cu111", True),
         ("docs/INSTALL.md", "conda install pytorch==1.12.0 -c pytorch", True),
+        ("assets/install.md", "conda install pytorch==1.12.0 -c pytorch", True),
+        ("external/install.md", "conda install pytorch==1.12.0 -c pytorch", False),
         ("environment.yml", "dependencies:\n  - pytorch=1.12\n", True),
         (
             "README.md",
@@ -65,7 +67,7 @@ def test_what_is_pinned(tmp_path: pathlib.Path, file: str, text: str, older: boo
     ],
 )
 def test_what_a_page_says(tmp_path: pathlib.Path, page: str, text: str, older: bool) -> None:
-    (tmp_path / "docs").mkdir()
+    (tmp_path / page).parent.mkdir(exist_ok=True)
     (tmp_path / page).write_text(text)
     assert requires_older(Project(tmp_path), "torch", "2.0") is older
 

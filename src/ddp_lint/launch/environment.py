@@ -8,7 +8,7 @@ import difflib
 import functools
 import pathlib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, TypeGuard
 
 import libcst as cst
@@ -18,11 +18,14 @@ from ddp_lint.knowledge import table
 from ddp_lint.project import Project
 from ddp_lint.project.facts import ModuleFacts
 from ddp_lint.source import SourceFile, dotted
+from ddp_lint.source.control_flow import exclusive
 from ddp_lint.source.imports import dotted_ast
-from ddp_lint.source.syntax import walk
+from ddp_lint.source.syntax import calls_below, walk
 from ddp_lint.view import Module
 
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
+#: Names that get the value of one another which are gone through.
+_HANDED = 3
 _SETTERS = ("os.environ.setdefault", "os.putenv")
 #: Files that set variables for the training that they launch, by the names of their files.
 TEXT_FILES = (
@@ -211,6 +214,48 @@ def _call(module: Module, node: cst.Call) -> Iterator[Write]:
             yield from _entries(_as_written(module, arg.value), node, own=own)
         elif arg.keyword is not None and arg.keyword.value == "env":  # ``subprocess.run(command, env={..})``
             yield from _entries(arg.value, node, own=False)
+
+
+def hands_on_visible(module: Module, write: Write) -> bool:
+    """Whether a variable for the visible GPUs gets the value of one that the process has had: ``val =
+    os.environ.pop("HIP_VISIBLE_DEVICES")``, ``os.environ["CUDA_VISIBLE_DEVICES"] = val``."""
+    names = table("environment")["visible"]
+    return write.name in names and _is_read_from(module, write.value, write.node, names, _HANDED)
+
+
+def _is_read_from(
+    module: Module, value: cst.BaseExpression | None, at: cst.CSTNode, names: Sequence[str], depth: int
+) -> bool:
+    """Whether all that a value may be is what the process has in some variables."""
+    if not isinstance(value, cst.Name):
+        return _read_from(module, value) in names
+    bound = module.scopes.last_before(module.bindings(value, at), at) if depth else []
+    met = [each for each in bound if not exclusive(module, each.node, at)]
+    return bool(met) and all(
+        each.kind == "assign" and not each.index and _is_read_from(module, each.value, each.node, names, depth - 1)
+        for each in met
+    )
+
+
+def _read_from(module: Module, value: cst.BaseExpression | None) -> str:
+    """The variable of the process that an expression reads, '' for anything else."""
+    if isinstance(value, cst.Subscript) and module.qualified(value.value) == "os.environ" and len(value.slice) == 1:
+        index = value.slice[0].slice
+        return text_of(index.value) if isinstance(index, cst.Index) else ""
+    reads = ("os.environ.get", "os.environ.pop", "os.getenv")
+    if isinstance(value, cst.Call) and value.args and module.qualified(value.func) in reads:
+        return text_of(value.args[0].value)
+    return ""
+
+
+def makes_engine(facts: ModuleFacts) -> bool:
+    """Whether a file makes an object that starts processes of its own: ``sglang.Engine(..)``, ``vllm.LLM(..)``."""
+    engines = [each.rpartition(".") for each in table("environment")["engines"]]
+    if not any(facts.file.holds(last) and facts.file.holds(package) for package, _, last in engines):
+        return False
+    made = {facts.qualified(call.func) for call in calls_below(facts.tree)}
+    names = {(name.partition(".")[0], name.rpartition(".")[2]) for name in made}
+    return any((package, last) in names for package, _, last in engines)
 
 
 def text_of(node: cst.CSTNode) -> str:

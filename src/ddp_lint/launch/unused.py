@@ -398,10 +398,15 @@ def is_variable(node: ast.Name | ast.Attribute, around: FunctionNode | None) -> 
 
 def _is_another(project: Project, facts: ModuleFacts, node: ast.Name | ast.Attribute, definition: ast.AST) -> bool:
     """Whether a name is what an object has, as in ``model.train()``, or leads to another definition of the project: the
-    file's own, or what a module has."""
+    file's own, what it imports, or what a module has."""
     if not isinstance(node, ast.Attribute):
         own = facts.definitions.get(node.id)
-        return own is not None and own is not definition and facts.imports.resolve(node.id) is None
+        if facts.imports.resolve(node.id) is None:
+            return own is not None and own is not definition
+        # Of two imports by one name, either may be what it means.
+        imported = project.meanings.definition(project.meanings.of(facts, node)) if own is None else None
+        once = _mentions(project, facts).imported[node.id] == 1
+        return once and imported is not None and imported[1] is not definition
     root = dotted_ast(node).partition(".")[0]
     if root and facts.imports.resolve(root) is None and not any(map(facts.file.holds, _IMPORTS)):
         return True
@@ -431,6 +436,8 @@ class _Mentions:
         self.strings = collections.defaultdict[str, set[int]](set)
         for local, of in facts.imports.names.items():
             self.aliases[of.rpartition(".")[2]].add(local)
+        #: How often the file imports something by a name.
+        self.imported = collections.Counter[str]()
         #: What no torch that is in use comes by.
         self.outdated = list[range]()
         for node in walk(facts.tree):
@@ -438,6 +445,8 @@ class _Mentions:
                 self.outdated += map(_lines_of, arm_left(node))
             if isinstance(node, ast.Constant) and isinstance(node.value, str):
                 self.strings[node.value.rpartition(".")[2]].add(node.lineno)
+            for alias in node.names if isinstance(node, (ast.Import, ast.ImportFrom)) else ():
+                self.imported[alias.asname or alias.name] += 1
             for alias in node.names if isinstance(node, ast.ImportFrom) else ():
                 # The table of names has the first of two imports by one name.
                 self.aliases[alias.name].add(alias.asname or alias.name)

@@ -19,7 +19,7 @@ from ddp_lint.launch.cuda import (
     makes_context,
     runs_before,
 )
-from ddp_lint.launch.environment import Write, names_first_gpus, read_at, writes
+from ddp_lint.launch.environment import Write, hands_on_visible, makes_engine, names_first_gpus, read_at, writes
 from ddp_lint.project.facts import ModuleFacts
 from ddp_lint.rules.launch.variables import WriteRule
 from ddp_lint.rules.triggers import Triggers
@@ -102,11 +102,13 @@ class EnvironmentSetTooLate(WriteRule):
 
     ## When it is silent
 
-    Writes for child processes (a copy of the environment, or a file that starts processes, which read it again), writes
-    after `import torch` of variables that are read later, `is_available()` in a file that names
-    `PYTORCH_NVML_BASED_CUDA_CHECK`, or in a program that imports Lightning, which sets it, other branches of an `if`,
-    tests, and variables that are read on every use. Only with `--preview`: PYTHONHASHSEED, and `CUDA_VISIBLE_DEVICES`
-    where it is the first GPUs in their order ("0", "0,1"), which the process uses all the same.
+    Writes for child processes (a copy of the environment, or a file that starts processes, which read it again, also by
+    an engine for generation: `sglang.Engine(..)`, `vllm.LLM(..)`), `CUDA_VISIBLE_DEVICES` where it gets the value of
+    another variable that was in force (`os.environ.pop("HIP_VISIBLE_DEVICES")`), writes after `import torch` of
+    variables that are read later, `is_available()` in a file that names `PYTORCH_NVML_BASED_CUDA_CHECK`, or in a
+    program that imports Lightning, which sets it, other branches of an `if`, tests, and variables that are read on
+    every use. Only with `--preview`: PYTHONHASHSEED, and `CUDA_VISIBLE_DEVICES` where it is the first GPUs in their
+    order ("0", "0,1"), which the process uses all the same.
 
     ## How to confirm
 
@@ -128,7 +130,7 @@ class EnvironmentSetTooLate(WriteRule):
 
     def check(self, write: Write) -> None:
         point = read_at(write.name) if write.own and not self.module.file.is_test else None
-        if point is not None:
+        if point is not None and not hands_on_visible(self.module, write):
             self._check(write, point)
 
     def _check(self, write: Write, point: dict[str, Any]) -> None:
@@ -174,7 +176,8 @@ class EnvironmentSetTooLate(WriteRule):
                 yield from (w.value for w in writes(self.module, node) if w.name == "CUDA_VISIBLE_DEVICES")
 
     def _starts_processes(self) -> bool:
-        return _starts(self.module.file.text)
+        facts = self.module.facts
+        return _starts(self.module.file.text) or (facts is not None and makes_engine(facts))
 
     # ---- after the import
 
