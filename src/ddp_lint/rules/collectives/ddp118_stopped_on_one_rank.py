@@ -6,14 +6,14 @@ from ddp_lint.findings import Confidence
 from ddp_lint.launch.one_rank import on_one_rank
 from ddp_lint.launch.ranks import runs_alone
 from ddp_lint.rules.base import Rule
+from ddp_lint.rules.data.trainers import uses_lightning
 from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source import dotted
 from ddp_lint.source.tree import descendants
 
 #: The flags by which a framework's loop ends, by what their objects are called: Lightning's `Trainer`, and the
-#: `TrainerControl` of transformers.
+#: `TrainerControl` of transformers, whose flags have names of their own.
 _FLAGS = {"should_stop": "trainer", "should_training_stop": "control", "should_epoch_stop": "control"}
-_PACKAGES = ("lightning", "pytorch_lightning", "transformers", "trl", "sentence_transformers")
 
 
 class StoppedOnOneRank(Rule):
@@ -41,32 +41,91 @@ class StoppedOnOneRank(Rule):
     ## Example
 
     ```python
+    import os
     import pathlib
 
-    from lightning.pytorch import Callback
+    import torch
+    import torch.distributed as dist
+    from torch.nn.parallel import DistributedDataParallel as DDP
 
 
-    class StopFile(Callback):
-        def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
-            if trainer.is_global_zero and pathlib.Path("stop").exists():
-                trainer.should_stop = True  # <- DDP118
+    class TrainerCallback:  # as that of transformers
+        def on_step_end(self, state, control): ...
+
+
+    class StopFile(TrainerCallback):
+        def on_step_end(self, state, control):
+            if state.is_world_process_zero and pathlib.Path(__file__).exists():
+                control.should_training_stop = True  # <- DDP118
+
+
+    class Trainer:  # as that of transformers: the loop of each process asks its own flag
+        should_training_stop = False
+
+        def __init__(self, callback):
+            self.callback, self.is_world_process_zero = callback, dist.get_rank() == 0
+
+        def train(self, model, batches):
+            for batch in batches:
+                if self.should_training_stop:
+                    return
+                model(batch).sum().backward()
+                self.callback.on_step_end(self, self)
+
+
+    torch.set_default_device("cuda" if torch.cuda.is_available() else "cpu")
+    if torch.cuda.is_available():
+        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+    dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
+    Trainer(StopFile()).train(DDP(torch.nn.Linear(4, 1)), torch.ones(3, 2, 4))
+    dist.destroy_process_group()
     ```
 
     ## Use instead
 
     ```python
+    import os
     import pathlib
 
-    from lightning.pytorch import Callback
+    import torch
+    import torch.distributed as dist
+    from torch.nn.parallel import DistributedDataParallel as DDP
 
 
-    class StopFile(Callback):
-        def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
-            asked = trainer.is_global_zero and pathlib.Path("stop").exists()
-            trainer.should_stop = trainer.strategy.reduce_boolean_decision(asked, all=False)
+    class TrainerCallback:  # as that of transformers
+        def on_step_end(self, state, control): ...
+
+
+    class StopFile(TrainerCallback):
+        def on_step_end(self, state, control):
+            asked = torch.tensor(float(state.is_world_process_zero and pathlib.Path(__file__).exists()))
+            dist.broadcast(asked, 0)
+            control.should_training_stop = bool(asked)
+
+
+    class Trainer:  # as that of transformers: the loop of each process asks its own flag
+        should_training_stop = False
+
+        def __init__(self, callback):
+            self.callback, self.is_world_process_zero = callback, dist.get_rank() == 0
+
+        def train(self, model, batches):
+            for batch in batches:
+                if self.should_training_stop:
+                    return
+                model(batch).sum().backward()
+                self.callback.on_step_end(self, self)
+
+
+    torch.set_default_device("cuda" if torch.cuda.is_available() else "cpu")
+    if torch.cuda.is_available():
+        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+    dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
+    Trainer(StopFile()).train(DDP(torch.nn.Linear(4, 1)), torch.ones(3, 2, 4))
+    dist.destroy_process_group()
     ```
 
-    With transformers, `asked = accelerate.utils.broadcast_object_list([asked])[0]` on every rank, and the flag by that.
+    In Lightning, `trainer.should_stop = trainer.strategy.reduce_boolean_decision(asked, all=False)` on every rank.
 
     ## When it is silent
 
@@ -112,12 +171,9 @@ class StoppedOnOneRank(Rule):
         """Whether an attribute is the flag of a framework's loop, by its name, its owner's and the file's imports."""
         owner = _FLAGS.get(target.attr.value)
         name = dotted(target.value).rpartition(".")[2]
-        return owner is not None and name.endswith(owner) and self._uses_framework()
-
-    def _uses_framework(self) -> bool:
+        is_named = owner is not None and name.endswith(owner)
         facts = self.module.facts
-        meant = facts.imports.names.values() if facts is not None else ()
-        return any(name.partition(".")[0] in _PACKAGES for name in meant)
+        return is_named and (owner != "trainer" or (facts is not None and uses_lightning(facts)))
 
     def _is_told_to_all(self, node: cst.Assign, target: cst.Attribute) -> bool:
         """Whether the function gives all ranks the flag: it sets it elsewhere from what a call returns."""
