@@ -73,11 +73,10 @@ class StoppedOnOneRank(Rule):
                 self.callback.on_step_end(self, self)
 
 
-    torch.set_default_device("cuda" if torch.cuda.is_available() else "cpu")
-    if torch.cuda.is_available():
-        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
-    dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
-    Trainer(StopFile()).train(DDP(torch.nn.Linear(4, 1)), torch.ones(3, 2, 4))
+    local_rank = int(os.environ["LOCAL_RANK"])
+    device = torch.device("cuda", local_rank) if torch.cuda.is_available() else torch.device("cpu")
+    dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
+    Trainer(StopFile()).train(DDP(torch.nn.Linear(4, 1).to(device)), torch.ones(3, 2, 4, device=device))
     dist.destroy_process_group()
     ```
 
@@ -98,7 +97,7 @@ class StoppedOnOneRank(Rule):
 
     class StopFile(TrainerCallback):
         def on_step_end(self, state, control):
-            asked = torch.tensor(float(state.is_world_process_zero and pathlib.Path(__file__).exists()))
+            asked = torch.tensor(state.is_world_process_zero and pathlib.Path(__file__).exists(), device=device)
             dist.broadcast(asked, 0)
             control.should_training_stop = bool(asked)
 
@@ -117,11 +116,10 @@ class StoppedOnOneRank(Rule):
                 self.callback.on_step_end(self, self)
 
 
-    torch.set_default_device("cuda" if torch.cuda.is_available() else "cpu")
-    if torch.cuda.is_available():
-        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
-    dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
-    Trainer(StopFile()).train(DDP(torch.nn.Linear(4, 1)), torch.ones(3, 2, 4))
+    local_rank = int(os.environ["LOCAL_RANK"])
+    device = torch.device("cuda", local_rank) if torch.cuda.is_available() else torch.device("cpu")
+    dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
+    Trainer(StopFile()).train(DDP(torch.nn.Linear(4, 1).to(device)), torch.ones(3, 2, 4, device=device))
     dist.destroy_process_group()
     ```
 
