@@ -23,7 +23,7 @@ _PORT_IN_USE = re.compile(r"EADDRINUSE|address already in use", re.IGNORECASE)
 #: Characters of a message that a table has room for.
 _SHOWN = 200
 #: Where a rank was that neither ended nor ran its watchdog, by whether the last line of its program had run.
-_WHERE = {True: "in the teardown after its last line", False: "and its watchdog could not end it"}
+_WHERE = {True: "in the teardown after its last line", False: "where the watchdog could not end it"}
 #: What a run is called by what happened to the rank that failed first.
 _OUTCOMES = {
     "stalled": "hang",
@@ -59,7 +59,7 @@ def rank_outcome(directory: pathlib.Path, rank: int) -> RankOutcome:
     if how in ("completed", "exit") and 0 < diverged < max(marks.time(rank, "over"), float(end.get("time", 0.0))):
         how, message = "stalled", _NO_PEER  # it was stuck until its peers were ended
     if marks.has(rank, "overdue") and how in ("completed", "stopped", "signal"):
-        how, message = "stalled", f"hangs outside of Python code, {_WHERE[marks.has(rank, 'leaving')]}"
+        how, message = "stalled", f"hung outside of Python code, {_WHERE[marks.has(rank, 'leaving')]}"
     if how == "stalled":
         message += _in_flight(trace)
     return RankOutcome(
