@@ -13,6 +13,11 @@ from ddp_lint.source.queries import is_false
 from ddp_lint.view.wraps import Wrap, argument
 
 
+def _constant(value: cst.BaseExpression | None) -> bool | None:
+    """True or False where it is written so, None otherwise."""
+    return value.value == "True" if isinstance(value, cst.Name) and value.value in ("True", "False") else None
+
+
 def _model_and_part(name: str) -> tuple[str, str]:
     """`model.module.encoder` -> ("model", "encoder"); `self.net` -> ("self.net", "")."""
     parts = name.split(".")
@@ -41,8 +46,12 @@ class RequiresGradAfterWrap(Rule):
     DDP hooks the parameters that require gradients when the constructor runs. Unfrozen later, a parameter has no hook:
     rank 0 and rank 1 step with local gradients and drift apart. Measured on 2 x H200 (NCCL, torch 2.11) and on gloo
     (torch 2.13): no error, ranks differ by 0.01 after two steps. Frozen later, a parameter keeps its place in a bucket
-    that never fills: step 2 fails with "Expected to have finished reduction in the prior iteration". The reducer was
-    built with the constructor's `find_unused_parameters`; setting the attribute later has no effect.
+    that never fills: step 2 fails with "Expected to have finished reduction in the prior iteration".
+
+    The reducer keeps the constructor's `find_unused_parameters`. Set to `True` later, the attribute has no effect. Set
+    to `False`, `forward` gives the reducer nothing to search from, which then takes every parameter for unused: the
+    next backward fails with "Expected to mark a variable ready only once" on every rank. Both measured on two ranks
+    with gloo (torch 2.13).
 
     ## Example
 
@@ -164,16 +173,26 @@ class RequiresGradAfterWrap(Rule):
             return
         target = node.targets[0].target
         if isinstance(target, cst.Attribute) and target.attr.value == "find_unused_parameters":
-            owner = dotted(target.value)
-            wrap = self._wraps.of(owner, node)
-            if wrap is not None and wrap.kind == "ddp":
+            wrap = self._wraps.of(dotted(target.value), node)
+            effect = self._effect(wrap, node.value) if wrap is not None and wrap.kind == "ddp" else ""
+            if wrap is not None and effect:
                 self.report(
                     node,
-                    f"find_unused_parameters on the existing DDP object `{owner}` has no effect: its reducer "
-                    "keeps the old value",
+                    f"`{dotted(target)}` changes after the wrap, and its reducer keeps the old value: {effect}",
                     labels=[(wrap.place, "known to be DDP here")],
                     help="pass it to the constructor, or wrap again",
                 )
+
+    def _effect(self, wrap: Wrap, value: cst.BaseExpression) -> str:
+        """What a later `find_unused_parameters` does to an existing wrapper; '' if it is what the wrapper has."""
+        given = argument(wrap.call, None, "find_unused_parameters")
+        was = False if not wrap.tested and wrap.lacks("find_unused_parameters") else _constant(given)
+        becomes = _constant(value)
+        if was is not None and was == becomes:
+            return ""
+        if becomes is False:
+            return "the next backward raises" if was else "the next backward raises, if that is True"
+        return "no effect"
 
     def _change(self, node: cst.CSTNode, name: str, value: cst.BaseExpression) -> None:
         if not isinstance(value, cst.Name) or value.value not in ("True", "False") or not name:
