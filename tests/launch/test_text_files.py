@@ -51,6 +51,14 @@ def test_yaml(tmp_path: pathlib.Path) -> None:
     assert found(tmp_path, "job.yaml", text) == [("DDP802", 2, "NCCL_TIMEOUT"), ("DDP803", 5, "NCCL_DESYNC_DEBUG")]
 
 
+@pytest.mark.parametrize(("value", "lines"), [('"1"', []), ("1", []), ('"0"', [3]), ('"10"', [3])])
+def test_yaml_sets_the_old_name_as_torchrun_sets_the_new_one(
+    tmp_path: pathlib.Path, value: str, lines: list[int]
+) -> None:
+    text = f"spec:\n  env:\n    - name: NCCL_ASYNC_ERROR_HANDLING\n      value: {value}\n    - name: OTHER_ONE\n"
+    assert [line for _, line, _ in found(tmp_path, "job.yaml", text)] == lines
+
+
 def test_yaml_that_reads_what_it_sets(tmp_path: pathlib.Path) -> None:
     text = "env:\n  TORCH_VERSIONS: 2.1\n  NCCL_TIMEOUT: 1\nrun: |\n  for v in $TORCH_VERSIONS; do test $v; done\n"
     assert found(tmp_path, "job.yml", text) == [("DDP802", 3, "NCCL_TIMEOUT")]

@@ -51,6 +51,7 @@ from ddp_lint.divergence.inheritance import Question
 from ddp_lint.divergence.iteration import element_of, rounds_of, streamed
 from ddp_lint.divergence.lengths import is_cut_to_multiple
 from ddp_lint.divergence.losses import made_on_the_spot, written
+from ddp_lint.divergence.other_objects import is_of_another_class
 from ddp_lint.divergence.own_tensors import holds_own_tensors
 from ddp_lint.divergence.project_names import spellings, wrapped
 from ddp_lint.divergence.records import fields_of, record
@@ -670,7 +671,8 @@ def _rank_in(frame: Frame, rank: Rank, arguments: Arguments, node: ast.Call) -> 
 def _of_some_object(frame: Frame, name: str, text: str, arguments: Arguments, node: ast.Call) -> Value | None:
     """What a method returns for an object of unknown class, where its name is sufficient."""
     only = frame.linker.only_method(name)
-    if only is not None:
+    called_on = node.func.value if isinstance(node.func, ast.Attribute) else None
+    if only is not None and (called_on is None or not is_of_another_class(frame, called_on, only)):
         assert only.owner is not None
         receiver = unknown((MADE, text), ref.Instance(only.owner, guessed=True))
         return frame.summaries.enter(frame, bound(only, receiver, only.owner), arguments, node)

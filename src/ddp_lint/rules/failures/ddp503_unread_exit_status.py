@@ -11,12 +11,13 @@ from ddp_lint.launch.piped import SCRIPTS, piped
 from ddp_lint.project import Project
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.failures.failure_handling import caught, exits_with_success, is_log, only_logs, starts_ranks
+from ddp_lint.rules.failures.one_result import puts_one
 from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source import SourceFile, dotted
 from ddp_lint.source.control_flow import conditions, exits, holding, raises
 from ddp_lint.source.imports import last_part
 from ddp_lint.source.queries import appends, calls_in, last_name, literal_text, methods, receiver, returned_values
-from ddp_lint.source.syntax import calls_below, walk
+from ddp_lint.source.syntax import FunctionNode, calls_below, positional, walk
 from ddp_lint.source.tree import called, descendants, method_of, names_in, parameters_of, subtree
 from ddp_lint.view import Module
 from ddp_lint.view.edits import add_argument
@@ -118,7 +119,8 @@ class UnreadExitStatus(Rule):
     raises where a file is missing in the folder that it gives the worker; a function that a caller gives, in a project
     that raises where a worker has left no result in its queue; a parent that checks after the join whether the results
     have arrived, also in a copy (`found = list(results)`, `if len(found) == 0`), reads them by index from a shared
-    dictionary or array, or reads a shared number (`result.value`); a parent that communicates with its workers through
+    dictionary or array, takes the one result of its one worker out of a shared list that is empty without it
+    (`results[0]`), or reads a shared number (`result.value`); a parent that communicates with its workers through
     pipes and waits for each answer. Scripts with `pipefail` or `PIPESTATUS` anywhere (one that reads another script,
     which may turn it on, is of low confidence), commands in the background or before `|| true`, and scripts that look
     at no status at all.
@@ -242,7 +244,7 @@ class UnreadExitStatus(Rule):
         reads = [n for n in later if isinstance(n, cst.Name) and n.value in shared | copied]
         if self.module.file.is_test:
             return bool(reads) or any(isinstance(n, cst.Assert) or n.value.startswith("assert") for n in later)
-        return any(self._is_emptiness_test(n) or self._is_missed(n) for n in reads)
+        return any(self._is_emptiness_test(n) or self._is_missed(n) or self._is_required(n, node) for n in reads)
 
     def _is_product_checked(self, node: cst.CSTNode) -> bool:
         """Whether the files that a worker or a command leaves are checked right behind it, and a missing one raises:
@@ -315,22 +317,27 @@ class UnreadExitStatus(Rule):
 
     def _target_body(self, node: cst.Call) -> Iterator[cst.CSTNode]:
         """What the worker runs, where it is a function inside the one around: it has the variables of that one."""
+        for function in self._inner_targets(node):
+            yield from descendants(function.body)
+
+    def _inner_targets(self, node: cst.Call) -> Iterator[cst.FunctionDef]:
         target, scope = argument(node, 1, "target"), self.module.scope_of(node)
         if isinstance(target, cst.Name) and isinstance(scope, cst.FunctionDef):
             inner = (n for n in descendants(scope.body) if isinstance(n, cst.FunctionDef))
-            for function in inner:
-                if function.name.value == target.value:
-                    yield from descendants(function.body)
+            yield from (function for function in inner if function.name.value == target.value)
 
     def _raises_without(self, call: cst.Call) -> bool:
         """Whether an answer that is not there raises: nobody asks for it before, and no handler goes on without it."""
-        up = list(self.module.ancestors(call))
         asked = any(
             "empty" in {called(n) for n in subtree(test) if isinstance(n, cst.Call)}
             for test in holding(self.module, call)
         )
-        goes_on = (h for a in up if isinstance(a, cst.Try) for h in a.handlers if not raises(h.body))
-        return not asked and next(goes_on, None) is None
+        return not asked and not self._goes_on_without(call)
+
+    def _goes_on_without(self, node: cst.CSTNode) -> bool:
+        """Whether a handler around takes what is raised, and does not raise itself."""
+        attempts = (up for up in self.module.ancestors(node) if isinstance(up, cst.Try))
+        return any(not raises(handler.body) for attempt in attempts for handler in attempt.handlers)
 
     def _is_ended(self, call: cst.Call, joined: cst.Call) -> bool:
         """Whether the joined worker is ended on purpose, and not only where ``is_alive()`` shows that it hangs."""
@@ -358,6 +365,43 @@ class UnreadExitStatus(Rule):
             for maker in self.module.assignments(name)
         )
         return by_place and isinstance(up, cst.Subscript) and up.value is name
+
+    def _is_required(self, name: cst.Name, node: cst.Call) -> bool:
+        """Whether it is the one result of the one worker, in a list that is empty at first, which raises where the
+        worker has put nothing there: ``results = manager.list()``, ``return results[0]``."""
+        up, makers = self.module.parent(name), self.module.assignments(name)
+        if not isinstance(up, cst.Subscript) or up.value is not name or not _is_number(up):
+            return False
+        if isinstance(self.module.parent(up), (cst.AssignTarget, cst.AugAssign)) or self._goes_on_without(up):
+            return False
+        empty = all(isinstance(m, cst.Call) and last_name(m.func) == "list" and not m.args for m in makers)
+        always = all("is_alive" in self.module.code(test) for test, _ in conditions(self.module, up))
+        return empty and always and self._is_only_worker(node) and self._puts_one_result(node, name.value)
+
+    def _is_only_worker(self, node: cst.Call) -> bool:
+        scope = self.module.scope_of(node)
+        made = [n for n in descendants(scope) if isinstance(n, cst.Call) and last_name(n.func) == "Process"]
+        return len(made) == 1 and not self._is_repeated(node)
+
+    def _is_repeated(self, node: cst.CSTNode) -> bool:
+        for up in self.module.ancestors(node):
+            if isinstance(up, cst.FunctionDef):
+                return False
+            if isinstance(up, (cst.For, cst.While, cst.BaseComp)):
+                return True
+        return False
+
+    def _puts_one_result(self, node: cst.Call, name: str) -> bool:
+        """Whether the worker runs a function of this file that puts one thing into a list of the parent."""
+        target, handed, facts = argument(node, 1, "target"), argument(node, 3, "args"), self.module.facts
+        if not isinstance(target, cst.Name) or facts is None:
+            return False
+        named = [n for n in walk(facts.tree) if isinstance(n, FunctionNode) and n.name == target.value]
+        if len(named) != 1 or next(self._inner_targets(node), None) is not None:
+            return len(named) == 1 and puts_one(named[0], name)
+        given = [dotted(each.value) for each in handed.elements] if isinstance(handed, (cst.Tuple, cst.List)) else []
+        taken = positional(named[0])[given.index(name) :] if name in given else []
+        return bool(taken) and puts_one(named[0], taken[0].arg)
 
     def _is_below(self, node: cst.CSTNode, line: int) -> bool:
         return self.module.span(node).line > line
@@ -628,6 +672,13 @@ def _raising_tests(statement: cst.CSTNode) -> Iterator[cst.BaseExpression]:
         yield statement.test
     elif isinstance(statement, cst.Expr) and method_of(statement.value).startswith("assert"):
         yield from (arg.value for arg in cst.ensure_type(statement.value, cst.Call).args)
+
+
+def _is_number(subscript: cst.Subscript) -> bool:
+    """``results[0]``, ``results[-1]``"""
+    index = subscript.slice[0].slice if len(subscript.slice) == 1 else None
+    value = index.value if isinstance(index, cst.Index) else None
+    return isinstance(value.expression if isinstance(value, cst.UnaryOperation) else value, cst.Integer)
 
 
 def _reads_value(test: cst.BaseExpression) -> bool:

@@ -13,7 +13,8 @@ from ddp_lint.rules.triggers import Triggers
 #: The old name of what torchrun exports as 1.
 _EXPORTED = "NCCL_ASYNC_ERROR_HANDLING"
 _ONE = ('"1"', "'1'", "str(1)", "1")
-_AS_EXPORTED = re.compile(rf"""\b{_EXPORTED}\b["']?[=: ]\s*["']?1\b""")
+#: ``NAME=1``, ``NAME: "1"``, ``ENV NAME 1``; in a list of variables in YAML ``name: NAME``, ``value: "1"`` below it.
+_AS_EXPORTED = re.compile(rf"""\b{_EXPORTED}\b["']?([=: ]\s*|[ \t]*\n\s*value:\s*)["']?1\b""")
 
 
 class VariableRenamed(NameRule):
