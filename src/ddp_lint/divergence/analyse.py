@@ -37,6 +37,7 @@ from ddp_lint.findings import Confidence, Span
 from ddp_lint.gc_tuning import let_go_of_trees
 from ddp_lint.knowledge.communication import Condition
 from ddp_lint.knowledge.frameworks import caught
+from ddp_lint.launch.joining import flags_of_joining
 from ddp_lint.program.mentions import MODULE
 from ddp_lint.project import Asked, Project
 from ddp_lint.project.facts import ModuleFacts
@@ -596,16 +597,17 @@ def _mismatches(
     region = span_of(root.function.facts if root.function else facts, root.node)
     given = roles(graph)
     of_model, is_caught = _may_part(root, linker), _is_caught(root.function, linker)
+    flags = flags_of_joining(linker.project)
     for stream in _streams(graph):
         if stream == PART and not of_model:  # on one rank a model may be a whole one: for an export, for a sample
             continue
         seen: set[object] = set()
         projection = Projection(graph, stream)
         telling: Comparison | None = None
-        for difference in _differences(graph, projection, start):
+        for difference in _differences(graph, projection, start, flags):
             doubtful = difference.event.confidence is Confidence.LOW
             key = (difference.event.span, doubtful, id(difference.fork.condition))
-            telling = telling or Comparison(graph, projection)
+            telling = telling or Comparison(graph, projection, flags)
             if key in seen or id(difference.fork.condition) in given or telling.is_of_no_value_listed(difference):
                 continue
             seen.add(key)
@@ -681,8 +683,8 @@ def _is_once_for_some_ranks(mismatch: Mismatch, root: Root, facts: ModuleFacts) 
     return not any(mismatch.span.starts_in(span_of(facts, loop)) for loop in loops)
 
 
-def _differences(graph: EventGraph, projection: Projection, start: Node) -> Iterator[Difference]:
-    comparison = Comparison(graph, projection)
+def _differences(graph: EventGraph, projection: Projection, start: Node, flags: frozenset[str]) -> Iterator[Difference]:
+    comparison = Comparison(graph, projection, flags)
     if comparison.always_fails(start):
         return
     for first, second in worlds.PAIRS:

@@ -126,9 +126,11 @@ class Comparison:
     #: a choice that none of these has made.
     WAYS = 8
 
-    def __init__(self, graph: EventGraph, projection: Projection) -> None:
+    def __init__(self, graph: EventGraph, projection: Projection, flags: frozenset[str] = frozenset()) -> None:
         self._graph = graph
         self._projection = projection
+        #: Flags that are False only where there is one process.
+        self._flags = flags
         self._steps = 0
         #: Pairs of places that were reached, each with the choices that led there and are tested again.
         self._seen: dict[Hashable, set[_Made]] = {}
@@ -282,7 +284,7 @@ class Comparison:
         """Does this outcome imply that the group has a single member, which waits for no other rank?"""
         counted = alone_in(condition.truths[0])
         if counted is None:
-            return leaves_alone(condition.text, chosen, self._group)
+            return leaves_alone(condition.text, chosen, self._group, self._flags)
         return chosen and holds_all_of(counted, self._group)
 
     @functools.cached_property

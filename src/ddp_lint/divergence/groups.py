@@ -216,8 +216,13 @@ _DISTRIBUTED = re.compile(r"(?:^|\.)is_distributed(?:\(\))?$")
 _ALL = "*"
 
 
-def leaves_alone(test: str, chosen: bool, group: Group) -> bool:
-    """Does this outcome of a test imply that the group has a single member, which waits for no other rank?"""
+def leaves_alone(test: str, chosen: bool, group: Group, flags: frozenset[str] = frozenset()) -> bool:
+    """Does this outcome of a test imply that the group has a single member, which waits for no other rank?
+
+    `flags`: those of the project under which alone it joins the process group.
+    """
+    if test.rpartition(".")[2] in flags:
+        return not chosen
     name, many = _counted_by(test)
     if not name or chosen is many:
         return False

@@ -47,6 +47,33 @@ def makes_group(project: Project) -> bool:
     return project.remember(("makes group",), found)
 
 
+#: In the name of a flag: it says whether there are several ranks.
+_OF_SEVERAL = re.compile(r"dist|ddp|multi|parallel|world|launch", re.IGNORECASE)
+
+
+def flags_of_joining(project: Project) -> frozenset[str]:
+    """The last names of the flags under which code of the project joins the process group: ``if args.distributed:
+    setup(args)``. A process for which such a flag is False has no other rank to wait for."""
+    return project.remember(("flags of joining",), lambda: frozenset(_flags_of_joining(project)))
+
+
+def _flags_of_joining(project: Project) -> Iterator[str]:
+    calls = frozenset(table("launch")["joining"]["calls"]) - {_SPAWN}
+    functions = joining_functions(project, starting=False)
+    joining = calls | {name for name in functions if name.rpartition(".")[2] != "main"}  # every file has a main()
+    for facts in _files_with(project, joining):
+        for node in statements(facts.tree):
+            if isinstance(node, ast.If) and any(_joins_in(facts, statement, joining) for statement in node.body):
+                parts = node.test.values if isinstance(node.test, ast.BoolOp) else [node.test]
+                all_hold = not isinstance(node.test, ast.BoolOp) or isinstance(node.test.op, ast.And)
+                names = (dotted_ast(part).rpartition(".")[2] for part in parts if all_hold)
+                yield from (name for name in names if _OF_SEVERAL.search(name))
+
+
+def _joins_in(facts: ModuleFacts, statement: ast.stmt, joining: frozenset[str]) -> bool:
+    return any(facts.qualified(call.func) in joining for call in calls_below(statement))
+
+
 def _files_with(project: Project, calls: frozenset[str]) -> Iterator[ModuleFacts]:
     """The files, but for tests, that may make one of some calls; none where there are many."""
     words = {name.rpartition(".")[2] for name in calls}
