@@ -31,7 +31,13 @@ from ddp_lint.launch.texts import is_installed
 from ddp_lint.launch.uncalled import is_in_no_step
 from ddp_lint.project.facts import ModuleFacts
 from ddp_lint.rules.base import Rule
-from ddp_lint.rules.devices.checkpoint_devices import models_saved_from_cpu, saved_elsewhere, saved_from_cpu
+from ddp_lint.rules.data.loading import as_ast
+from ddp_lint.rules.devices.checkpoint_devices import (
+    models_saved_from_cpu,
+    saved_elsewhere,
+    saved_from_cpu,
+    saved_here_without_states,
+)
 from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source import dotted
 from ddp_lint.source.control_flow import asks_for_none, conditions
@@ -174,7 +180,8 @@ class LoadWithoutMapLocation(Rule):
     device the outer load decides; checkpoints that FSDP wrote with `offload_to_cpu`, files and projects that save only
     CPU tensors, also by a helper (`{k: v.cpu() for ..}`), and a `load_network` whose `save_network` moves them there;
     paths with the rank in them; arguments of `load_state_dict` of a loader, a sampler or a scheduler, files in which
-    the project saves anything but states of models and optimizers, and published weights (`resnet50-19c8e357.pth`).
+    the project saves anything but states of models and optimizers, by the file's name or by the parts of a path that
+    the same file loads, and published weights (`resnet50-19c8e357.pth`).
     Only with `--preview`: files whose content is known only from an ambiguous name (`init_states`), paths of pretrained
     weights (`args.pretrained`), and what nothing shows a run of the project to have saved (the file of the load saves
     nothing, no path speaks of a run, no optimizer is restored), as those are mostly published weights; functions that
@@ -538,10 +545,14 @@ class LoadWithoutMapLocation(Rule):
         return bool(words & _known("published")) and not words & _known("of_a_run")
 
     def _saved_without_states(self, call: cst.Call) -> bool:
-        """Whether what the project saves in a file of that name is no state of a model."""
-        source, project = argument(call, 0, "f"), self.module.project
-        if source is None or project is None:
+        """Whether what the file saves under this path, or the project in a file of that name, is no state of a
+        model."""
+        source, project, facts = argument(call, 0, "f"), self.module.project, self.module.facts
+        if source is None or project is None or facts is None:
             return False
+        load = as_ast(self.module, call)
+        if isinstance(load, ast.Call) and saved_here_without_states(facts, load):
+            return True
         texts = [str(n.evaluated_value) for n in subtree(source) if isinstance(n, cst.SimpleString)]
         if not texts and isinstance(source, cst.Name):
             values = self.module.assignments(source)
