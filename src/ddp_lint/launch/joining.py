@@ -47,6 +47,15 @@ def makes_group(project: Project) -> bool:
     return project.remember(("makes group",), found)
 
 
+def joins_of_project(project: Project) -> Iterator[tuple[ModuleFacts, ast.Call]]:
+    """The calls that make the process group or start ranks themselves, each with its file; none in a framework."""
+    calls = frozenset(table("launch")["joining"]["calls"])
+    for facts in _files_with(project, calls):
+        for call in calls_below(facts.tree):
+            if facts.qualified(call.func) in calls or dotted_ast(call.func) == "dist.init_process_group":
+                yield facts, call
+
+
 def _files_with(project: Project, calls: frozenset[str]) -> Iterator[ModuleFacts]:
     """The files, but for tests, that may make one of some calls; none where there are many."""
     words = {name.rpartition(".")[2] for name in calls}

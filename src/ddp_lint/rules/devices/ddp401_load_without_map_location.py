@@ -13,6 +13,7 @@ from ddp_lint.findings import Applicability, Confidence, Edit, Fix, Span
 from ddp_lint.knowledge import frameworks, table
 from ddp_lint.knowledge.tensors import words_of
 from ddp_lint.launch.actors import has_own_gpus, is_made_by_actors
+from ddp_lint.launch.arms import is_off_where_joined
 from ddp_lint.launch.callers import call_sites, sites_of
 from ddp_lint.launch.environment import shows_one_gpu, shows_own_gpu
 from ddp_lint.launch.one_process import as_one_process, uses_data_parallel
@@ -162,8 +163,9 @@ class LoadWithoutMapLocation(Rule):
 
     ## When it is silent
 
-    The branch of a process without its own GPU (`if args.gpu is None`), or of one process (`if rank is None`); a file
-    whose name each process draws for itself (`uuid4`), or that the function has just saved in its own temporary folder,
+    The branch of a process without its own GPU (`if args.gpu is None`), or of one process (`if rank is None`, and the
+    arm where a setting is off, `else` of `if args.parallel`, with which the project makes all its groups); a file whose
+    name each process draws for itself (`uuid4`), or that the function has just saved in its own temporary folder,
     or saves, loads and removes. Tests, packages that export models, and files in which one process loads the parts of
     all ranks in a loop; a `map_location` that comes from a parameter, a variable or `**kwargs`; loads on one rank only,
     or in a function that only one rank calls, or a method that one rank calls in the training and others in programs of
@@ -220,6 +222,8 @@ class LoadWithoutMapLocation(Rule):
         if self._uses_first_gpu or has_own_gpus(self.module, node) or is_made_by_actors(self.module, node):
             return
         if comes_on_one_rank(self.module, node) or as_one_process(self.module, node):
+            return
+        if is_off_where_joined(self.module, node):
             return
         evidence = several_ranks(self.module, node)
         if self._is_look(node) or (evidence is not None and not evidence.own and self._is_tool(node)):
