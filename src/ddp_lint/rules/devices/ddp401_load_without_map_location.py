@@ -39,6 +39,7 @@ from ddp_lint.rules.devices.checkpoint_devices import (
     saved_from_cpu,
     saved_here_without_states,
 )
+from ddp_lint.rules.devices.own_models import trains_unwrapped
 from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source import dotted
 from ddp_lint.source.control_flow import asks_for_none, conditions
@@ -187,7 +188,8 @@ class LoadWithoutMapLocation(Rule):
     Only with `--preview`: files whose content is known only from an ambiguous name (`init_states`), paths of pretrained
     weights (`args.pretrained`), and what nothing shows a run of the project to have saved (the file of the load saves
     nothing, no path speaks of a run, no optimizer is restored), as those are mostly published weights; functions that
-    try a model out (`test`, `sample`), mostly on one rank; functions of an installed package that nothing in it calls.
+    try a model out (`test`, `sample`), mostly on one rank; functions of an installed package that nothing in it calls;
+    classes that make and train a model without a wrap, where all wraps of the project are in other classes that train.
 
     ## How to confirm
 
@@ -685,7 +687,18 @@ class LoadWithoutMapLocation(Rule):
             return Confidence.LOW
         if self._tries_out(call) or (self._evaluates() and evidence.word not in _TRAINS):
             return Confidence.LOW
+        if self._trains_unwrapped(call):
+            return Confidence.LOW
         return Confidence.HIGH if evidence.own and self._is_loaded(call) else Confidence.MEDIUM
+
+    def _trains_unwrapped(self, call: cst.Call) -> bool:
+        """Whether the load is for a model that its class makes and trains without a wrap, beside classes that wrap."""
+        facts, project = self.module.facts, self.module.project
+        receivers = self._receivers(call)
+        if facts is None or project is None or not receivers:
+            return False
+        line = self.module.span(call).line
+        return all(trains_unwrapped(project, facts, line, name) for name in receivers)
 
     def _is_of_a_run(self, call: cst.Call) -> bool:
         """Whether a run of the project is seen to have saved what is loaded: the file saves states itself, the path
