@@ -177,6 +177,20 @@ def is_before_fit(facts: ModuleFacts, project: Project, call: ast.Call, around: 
     return _is_above(facts, call, around, fits)
 
 
+def is_before_spawned_ranks(facts: ModuleFacts, project: Project, call: ast.Call, around: FunctionNode) -> bool:
+    """Whether a call is made above ``trainer.fit()`` where that spawns the ranks as functions: all trainers of the file
+    are told ``gpus=`` and not how to start, which Lightning did by `ddp_spawn` as long as it took that name."""
+    if not is_before_fit(facts, project, call, around):
+        return False
+    made = [n for n in calls_below(facts.tree) if last_part(n.func) == "Trainer"]
+    given = [{keyword.arg for keyword in trainer.keywords} for trainer in made]
+    return all("gpus" in names and not names & _START_OTHERWISE for names in given)
+
+
+#: How a trainer of Lightning is told to start its ranks otherwise; None for settings that a file does not show.
+_START_OTHERWISE = frozenset({"accelerator", "strategy", "distributed_backend", "plugins", "num_nodes", None})
+
+
 def is_prepared_alone(facts: ModuleFacts, name: str) -> bool:
     """Whether a method by a name is what Lightning runs in one process, behind which the others wait:
     ``prepare_data``."""

@@ -16,6 +16,7 @@ from ddp_lint.launch.actors import has_own_gpus, is_made_by_actors
 from ddp_lint.launch.arms import is_off_where_joined
 from ddp_lint.launch.callers import call_sites, sites_of
 from ddp_lint.launch.environment import shows_one_gpu, shows_own_gpu
+from ddp_lint.launch.joining import is_before_spawned_ranks
 from ddp_lint.launch.one_process import as_one_process, uses_data_parallel
 from ddp_lint.launch.one_rank import comes_on_one_rank
 from ddp_lint.launch.ranks import (
@@ -45,7 +46,7 @@ from ddp_lint.source import dotted
 from ddp_lint.source.control_flow import asks_for_none, conditions
 from ddp_lint.source.imports import dotted_ast
 from ddp_lint.source.queries import options
-from ddp_lint.source.syntax import FunctionNode, blocks_at, calls_below, main_guards, walk
+from ddp_lint.source.syntax import FunctionNode, blocks_at, calls_below, function_at, main_guards, walk
 from ddp_lint.source.tree import asks_for_program, children, descendants, method_of, parameters_of, subtree
 from ddp_lint.view.edits import add_argument, set_argument
 from ddp_lint.view.wraps import argument, assigned_name
@@ -173,7 +174,8 @@ class LoadWithoutMapLocation(Rule):
     one process; files without evidence of several ranks, or that only programs come to which make no group while others
     of the project make theirs (a setting `args.distributed` is no evidence then), or that its scripts start with one
     process (`torchrun --nproc_per_node 1`) and others with several, or that spawn one rank (`nprocs=1`), or whose
-    Lightning Trainers have one device; the `main()` of a program of one process, of which programs of several ranks
+    Lightning Trainers have one device; what is loaded above `fit()` of Trainers that are told `gpus=` alone, which
+    spawn the ranks from there; the `main()` of a program of one process, of which programs of several ranks
     import other functions, or all names below which they define their own `main()`; ranks that end where they see more
     than one GPU (`assert torch.cuda.device_count() == 1`); programs that show themselves one GPU
     (`CUDA_VISIBLE_DEVICES`) and that no launcher starts for each rank; files that wrap for GPU 0 on every rank
@@ -225,7 +227,7 @@ class LoadWithoutMapLocation(Rule):
             return
         if comes_on_one_rank(self.module, node) or as_one_process(self.module, node):
             return
-        if is_off_where_joined(self.module, node):
+        if is_off_where_joined(self.module, node) or self._is_before_spawned_ranks(node):
             return
         evidence = several_ranks(self.module, node)
         if self._is_look(node) or (evidence is not None and not evidence.own and self._is_tool(node)):
@@ -237,6 +239,14 @@ class LoadWithoutMapLocation(Rule):
             return
         if not self._is_asked_for_alone(node):
             self._report(node, where, evidence)
+
+    def _is_before_spawned_ranks(self, call: cst.Call) -> bool:
+        """Whether the process that spawns the ranks of Lightning makes the load before it does so."""
+        facts, project, load = self.module.facts, self.module.project, as_ast(self.module, call)
+        if facts is None or project is None or not isinstance(load, ast.Call):
+            return False
+        around = function_at(facts.tree, load.lineno)
+        return around is not None and is_before_spawned_ranks(facts, project, load, around)
 
     def _is_export(self) -> bool:
         """Whether the file belongs to a package that converts models, or is a script that does: one process does."""
