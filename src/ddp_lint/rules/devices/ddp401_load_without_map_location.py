@@ -41,6 +41,7 @@ from ddp_lint.rules.devices.checkpoint_devices import (
     saved_here_without_states,
 )
 from ddp_lint.rules.devices.own_models import trains_unwrapped
+from ddp_lint.rules.devices.saved_here import saves_what_fits
 from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source import dotted
 from ddp_lint.source.control_flow import asks_for_none, conditions
@@ -189,9 +190,10 @@ class LoadWithoutMapLocation(Rule):
     the same file loads, and published weights (`resnet50-19c8e357.pth`).
     Only with `--preview`: files whose content is known only from an ambiguous name (`init_states`), paths of pretrained
     weights (`args.pretrained`), and what nothing shows a run of the project to have saved (the file of the load saves
-    nothing, no path speaks of a run, no optimizer is restored), as those are mostly published weights; functions that
-    try a model out (`test`, `sample`), mostly on one rank; functions of an installed package that nothing in it calls;
-    classes that make and train a model without a wrap, where all wraps of the project are in other classes that train.
+    nothing, or nothing with the parts that the load takes, no path speaks of a run, no optimizer is restored), as those
+    are mostly published weights; functions that try a model out (`test`, `sample`), mostly on one rank; functions of an
+    installed package that nothing in it calls; classes that make and train a model without a wrap, where all wraps of
+    the project are in other classes that train.
 
     ## How to confirm
 
@@ -713,7 +715,7 @@ class LoadWithoutMapLocation(Rule):
     def _is_of_a_run(self, call: cst.Call) -> bool:
         """Whether a run of the project is seen to have saved what is loaded: the file saves states itself, the path
         speaks of a run, or there is an optimizer's state in it, which nobody publishes."""
-        if self.module.file.shows(_SAVES) or self._ignores_map_location(call):
+        if self._ignores_map_location(call) or (self.module.file.shows(_SAVES) and self._may_be_of_file(call)):
             return True
         source, function = argument(call, 0, "f"), self.module.function_of(call)
         named = [self._target(call).rpartition(".")[2], *self._receivers(call)]
@@ -721,6 +723,13 @@ class LoadWithoutMapLocation(Rule):
         words |= {word for key in self._keys(call) for word in words_of(key)}
         words |= words_of(function.name.value) if function is not None else set()
         return bool(words & _known("of_a_run"))
+
+    def _may_be_of_file(self, call: cst.Call) -> bool:
+        """Whether what the file saves, or another one, has the parts that the load takes."""
+        facts, project, keys = self.module.facts, self.module.project, frozenset(self._keys(call))
+        if facts is None or project is None or not (keys or self._goes_straight_into_load(call)):
+            return True
+        return saves_what_fits(project, facts, keys)
 
     def _tries_out(self, call: cst.Call) -> bool:
         """Whether the function is, by its name, the test of a model, which is hardly run on several ranks."""

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from ddp_lint.knowledge import table
 from ddp_lint.knowledge.tensors import words_of
+from ddp_lint.project import Project
 from ddp_lint.project.facts import ModuleFacts
 from ddp_lint.project.parts import assigned_to
 from ddp_lint.source.imports import dotted_ast, last_part
@@ -19,6 +20,8 @@ _SAME_PATH = frozenset({"str", "os.fspath", "pathlib.Path"})
 _TO_GPUS = frozenset({"cuda", "to"})
 #: Words of what only speaks of a model: ``{"model_name": name}``.
 _DESCRIBING = frozenset({"name", "names", "path", "type", "config", "cfg", "args", "id", "step", "epoch"})
+#: What saves in ways that do not show what is in the file.
+_OTHER_SAVES = ("save_pretrained(", "save_checkpoint(", "save_model(", "Trainer(", "save_state(")
 #: How what is no text in a path begins.
 _OPEN = "\0"
 
@@ -100,6 +103,42 @@ def _means_the_same_elsewhere(path: tuple[str, ...], facts: ModuleFacts) -> bool
     code = [part.removeprefix(_OPEN) for part in path if part.startswith(_OPEN)]
     names = {n.id for part in code for n in ast.walk(ast.parse(part, mode="eval")) if isinstance(n, ast.Name)}
     return all(name == "self" or name in facts.values for name in names)
+
+
+def saves_what_fits(project: Project, facts: ModuleFacts, keys: frozenset[str]) -> bool:
+    """Whether a run of a file may have saved what a load of it reads, by the parts that it has: by one of some keys, or
+    whole where there are none. ``load_state_dict(torch.load(path))`` takes no ``[model.state_dict(), optimizer]``.
+    Other files count where they surely save such a thing."""
+    if any(project.contents.holding(word) for word in _OTHER_SAVES):
+        return True
+    here = [_fits(value, around, keys) for value, around in _saved(facts)]
+    if not here or any(fit is not False for fit in here):
+        return True
+    others = (project.modules.facts_of(path) for path in project.contents.holding("torch.save("))
+    return any(_fits(v, around, keys) for each in others if each is not None for v, around in _saved(each))
+
+
+def _saved(facts: ModuleFacts) -> Iterator[tuple[ast.expr, ast.AST]]:
+    for call in calls_below(facts.tree):
+        if is_save(facts, call):
+            yield call.args[0], function_at(facts.tree, call.lineno) or facts.tree
+
+
+def _fits(value: ast.expr, around: ast.AST, keys: frozenset[str]) -> bool | None:
+    """None where the parts of what is saved cannot be seen."""
+    given = assigned_to(value.id, around) if isinstance(value, ast.Name) else [value]
+    if len(given) != 1:
+        return None
+    whole = given[0]
+    if isinstance(whole, (ast.List, ast.Tuple)):
+        return False if whole.elts else None
+    if isinstance(whole, ast.Dict):
+        entries = [*_entries(whole), *(_put_in(value.id, around) if isinstance(value, ast.Name) else ())]
+        saved = {key for key, _ in entries}
+        return None if not saved or "" in saved else bool(saved & keys)
+    if isinstance(whole, ast.Call) and last_part(whole.func) == "state_dict":
+        return True if not keys else None
+    return None
 
 
 def hides_states(value: ast.expr, function: ast.AST) -> bool:
