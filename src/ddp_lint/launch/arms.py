@@ -12,15 +12,15 @@ import libcst as cst
 
 from ddp_lint.knowledge import table
 from ddp_lint.launch.alone import MAY_JOIN, has_runner
-from ddp_lint.launch.callers import sites_of
-from ddp_lint.launch.joining import joining_functions
+from ddp_lint.launch.callers import sites_in_project, sites_of
+from ddp_lint.launch.joining import joining_functions, joins_of_project
 from ddp_lint.launch.unused import does_something
 from ddp_lint.project import Project
 from ddp_lint.project.facts import ModuleFacts
 from ddp_lint.source import dotted
-from ddp_lint.source.control_flow import conditions, conjuncts
+from ddp_lint.source.control_flow import conditions, conditions_at, conjuncts
 from ddp_lint.source.imports import dotted_ast, last_part
-from ddp_lint.source.syntax import statements
+from ddp_lint.source.syntax import function_at, statements
 from ddp_lint.view import Module
 
 _VARIABLE = r"""["'](?:LOCAL_|)(?:RANK|WORLD_SIZE)["']"""
@@ -32,6 +32,12 @@ _UNTOLD = re.compile(rf"{_VARIABLE} not in {_ENVIRON}(?: or {_VARIABLE} not in {
 
 #: What makes the group where there is none.
 _JOINS_TOO = ("deepspeed.initialize",)
+
+
+#: What starts ranks or joins them by itself, whatever the settings of a project.
+_OTHER_STARTS = ("Accelerator(", "Fabric(", "Trainer(", "deepspeed.initialize(", "start_processes(")
+#: Calls of a function, and of those that make one, which are followed to the setting that they stand under.
+_DEPTH = 3
 
 
 class _Choice(NamedTuple):
@@ -73,6 +79,38 @@ def is_joined_elsewhere(module: Module, node: cst.CSTNode) -> bool:
         return False
     joins = project.remember(("choices of joins",), lambda: tuple(_of_joins(module, facts, project)), facts.kept)
     return bool(joins) and all(any(own.excludes(other) for own in here for other in join) for join in joins)
+
+
+def is_off_where_joined(module: Module, node: cst.CSTNode) -> bool:
+    """Whether a place is run where a setting is off, ``if self.args.use_multi_gpu: .. else: (here)``, and all calls of
+    the project that make the group or start ranks are made where it is on, in whatever file."""
+    facts, project = module.facts, module.project
+    if facts is None or project is None or has_runner(facts, project):
+        return False
+    tests = [(p, taken) for test, taken in conditions(module, node) for p in (conjuncts(test) if taken else (test,))]
+    # A plain name may be another one elsewhere.
+    here = [c for part, taken in tests if "." in module.code(part) for c in _choice(part, taken) if not c.value]
+    if not here or any(project.contents.holding(word) for word in _OTHER_STARTS):
+        return False
+    joins = project.remember(("choices of joins of project",), lambda: tuple(_of_all_joins(project)))
+    return bool(joins) and all(any(own.excludes(other) for own in here for other in join) for join in joins)
+
+
+def _of_all_joins(project: Project) -> Iterator[tuple[_Choice, ...]]:
+    for facts, call in joins_of_project(project):
+        yield from _ways_to(project, facts, call, _DEPTH)
+
+
+def _ways_to(project: Project, facts: ModuleFacts, call: ast.Call, depth: int) -> Iterator[tuple[_Choice, ...]]:
+    """The choices that a call needs, once for each way that leads to it."""
+    function = function_at(facts.tree, call.lineno)
+    tests = conditions_at(function or facts.tree, call)
+    own = tuple(c for t, taken in tests for p in (conjuncts(t) if taken else (t,)) for c in _choice(p, taken))
+    sites = sites_in_project(project, facts, function) if function is not None and depth else ()
+    for site in sites:
+        yield from ((*own, *above) for above in _ways_to(project, site.facts, site.node, depth - 1))
+    if not sites:
+        yield own
 
 
 def _choices(module: Module, node: cst.CSTNode) -> Iterator[_Choice]:

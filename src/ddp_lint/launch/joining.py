@@ -74,6 +74,15 @@ def _joins_in(facts: ModuleFacts, statement: ast.stmt, joining: frozenset[str]) 
     return any(facts.qualified(call.func) in joining for call in calls_below(statement))
 
 
+def joins_of_project(project: Project) -> Iterator[tuple[ModuleFacts, ast.Call]]:
+    """The calls that make the process group or start ranks themselves, each with its file; none in a framework."""
+    calls = frozenset(table("launch")["joining"]["calls"])
+    for facts in _files_with(project, calls):
+        for call in calls_below(facts.tree):
+            if facts.qualified(call.func) in calls or dotted_ast(call.func) == "dist.init_process_group":
+                yield facts, call
+
+
 def _files_with(project: Project, calls: frozenset[str]) -> Iterator[ModuleFacts]:
     """The files, but for tests, that may make one of some calls; none where there are many."""
     words = {name.rpartition(".")[2] for name in calls}
@@ -193,6 +202,20 @@ def is_before_fit(facts: ModuleFacts, project: Project, call: ast.Call, around: 
         return False
     fits = (n for n in calls_below(facts.tree) if last_part(n.func) == "fit")
     return _is_above(facts, call, around, fits)
+
+
+def is_before_spawned_ranks(facts: ModuleFacts, project: Project, call: ast.Call, around: FunctionNode) -> bool:
+    """Whether a call is made above ``trainer.fit()`` where that spawns the ranks as functions: all trainers of the file
+    are told ``gpus=`` and not how to start, which Lightning did by `ddp_spawn` as long as it took that name."""
+    if not is_before_fit(facts, project, call, around):
+        return False
+    made = [n for n in calls_below(facts.tree) if last_part(n.func) == "Trainer"]
+    given = [{keyword.arg for keyword in trainer.keywords} for trainer in made]
+    return all("gpus" in names and not names & _START_OTHERWISE for names in given)
+
+
+#: How a trainer of Lightning is told to start its ranks otherwise; None for settings that a file does not show.
+_START_OTHERWISE = frozenset({"accelerator", "strategy", "distributed_backend", "plugins", "num_nodes", None})
 
 
 def is_prepared_alone(facts: ModuleFacts, name: str) -> bool:

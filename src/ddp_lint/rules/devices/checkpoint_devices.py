@@ -13,6 +13,7 @@ from ddp_lint.knowledge.tensors import is_factory, words_of
 from ddp_lint.project import Project
 from ddp_lint.project.facts import ModuleFacts
 from ddp_lint.project.parts import assigned_to, kept_by_node
+from ddp_lint.rules.devices.saved_here import hides_states, is_save, saved_under
 from ddp_lint.source.imports import dotted_ast, last_part
 from ddp_lint.source.syntax import FunctionNode, calls_below, function_at, walk
 
@@ -95,17 +96,28 @@ def saved_elsewhere(project: Project, file: str) -> bool:
         facts = project.modules.facts_of(path)
         if facts is not None:
             saves = project.remember(("saves by place",), functools.partial(_saves, facts), facts.kept)
-            states += [holds_states(call.args[0], function) for call, function in saves.get(file, ())]
-    return bool(states) and all(state is False for state in states)
+            states += [_is_stateless(call.args[0], function) for call, function in saves.get(file, ())]
+    return bool(states) and all(states)
+
+
+def saved_here_without_states(facts: ModuleFacts, load: ast.Call) -> bool:
+    """Whether a file saves under the path of a load itself, and nothing there with the state of a model or an optimizer
+    on a GPU: the data that a class has tokenised, or weights that it moves to the CPU."""
+    saved = saved_under(facts, load)
+    return bool(saved) and all(_is_stateless(v, around) or _is_on_cpu(v, facts) for v, around in saved)
+
+
+def _is_stateless(value: ast.expr, function: ast.AST) -> bool:
+    return holds_states(value, function) is False and not hides_states(value, function)
 
 
 def _saves(facts: ModuleFacts) -> Mapping[object, Sequence[tuple[ast.Call, ast.AST]]]:
-    """The calls of `torch.save` in a file, each with the functions around it, by the constants in the place, or in what
+    """The calls that save in a file, each with the functions around it, by the constants in the place, or in what
     its name is assigned there."""
     found: dict[object, list[tuple[ast.Call, ast.AST]]] = collections.defaultdict(list)
     for function in (n for n in walk(facts.tree) if isinstance(n, FunctionNode)):
         for call in (n for n in calls_below(function) if len(n.args) > 1):
-            if facts.qualified(call.func) == "torch.save":
+            if is_save(facts, call):
                 place = call.args[1]
                 values = [place, *(assigned_to(place.id, function) if isinstance(place, ast.Name) else ())]
                 for text in {n.value for value in values for n in walk(value) if isinstance(n, ast.Constant)}:

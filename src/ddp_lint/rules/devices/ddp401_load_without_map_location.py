@@ -13,8 +13,10 @@ from ddp_lint.findings import Applicability, Confidence, Edit, Fix, Span
 from ddp_lint.knowledge import frameworks, table
 from ddp_lint.knowledge.tensors import words_of
 from ddp_lint.launch.actors import has_own_gpus, is_made_by_actors
+from ddp_lint.launch.arms import is_off_where_joined
 from ddp_lint.launch.callers import call_sites, sites_of
 from ddp_lint.launch.environment import shows_one_gpu, shows_own_gpu
+from ddp_lint.launch.joining import is_before_spawned_ranks
 from ddp_lint.launch.one_process import as_one_process, uses_data_parallel
 from ddp_lint.launch.one_rank import comes_on_one_rank
 from ddp_lint.launch.ranks import (
@@ -31,13 +33,21 @@ from ddp_lint.launch.texts import is_installed
 from ddp_lint.launch.uncalled import is_in_no_step
 from ddp_lint.project.facts import ModuleFacts
 from ddp_lint.rules.base import Rule
-from ddp_lint.rules.devices.checkpoint_devices import models_saved_from_cpu, saved_elsewhere, saved_from_cpu
+from ddp_lint.rules.data.loading import as_ast
+from ddp_lint.rules.devices.checkpoint_devices import (
+    models_saved_from_cpu,
+    saved_elsewhere,
+    saved_from_cpu,
+    saved_here_without_states,
+)
+from ddp_lint.rules.devices.own_models import trains_unwrapped
+from ddp_lint.rules.devices.saved_here import saves_what_fits
 from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source import dotted
 from ddp_lint.source.control_flow import asks_for_none, conditions
 from ddp_lint.source.imports import dotted_ast
 from ddp_lint.source.queries import options
-from ddp_lint.source.syntax import FunctionNode, blocks_at, calls_below, main_guards, walk
+from ddp_lint.source.syntax import FunctionNode, blocks_at, calls_below, function_at, main_guards, walk
 from ddp_lint.source.tree import asks_for_program, children, descendants, method_of, parameters_of, subtree
 from ddp_lint.view.edits import add_argument, set_argument
 from ddp_lint.view.wraps import argument, assigned_name
@@ -156,15 +166,17 @@ class LoadWithoutMapLocation(Rule):
 
     ## When it is silent
 
-    The branch of a process without its own GPU (`if args.gpu is None`), or of one process (`if rank is None`); a file
-    whose name each process draws for itself (`uuid4`), or that the function has just saved in its own temporary folder,
+    The branch of a process without its own GPU (`if args.gpu is None`), or of one process (`if rank is None`, and the
+    arm where a setting is off, `else` of `if args.parallel`, with which the project makes all its groups); a file whose
+    name each process draws for itself (`uuid4`), or that the function has just saved in its own temporary folder,
     or saves, loads and removes. Tests, packages that export models, and files in which one process loads the parts of
     all ranks in a loop; a `map_location` that comes from a parameter, a variable or `**kwargs`; loads on one rank only,
     or in a function that only one rank calls, or a method that one rank calls in the training and others in programs of
     one process; files without evidence of several ranks, or that only programs come to which make no group while others
     of the project make theirs (a setting `args.distributed` is no evidence then), or that its scripts start with one
     process (`torchrun --nproc_per_node 1`) and others with several, or that spawn one rank (`nprocs=1`), or whose
-    Lightning Trainers have one device; the `main()` of a program of one process, of which programs of several ranks
+    Lightning Trainers have one device; what is loaded above `fit()` of Trainers that are told `gpus=` alone, which
+    spawn the ranks from there; the `main()` of a program of one process, of which programs of several ranks
     import other functions, or all names below which they define their own `main()`; ranks that end where they see more
     than one GPU (`assert torch.cuda.device_count() == 1`); programs that show themselves one GPU
     (`CUDA_VISIBLE_DEVICES`) and that no launcher starts for each rank; files that wrap for GPU 0 on every rank
@@ -174,11 +186,14 @@ class LoadWithoutMapLocation(Rule):
     device the outer load decides; checkpoints that FSDP wrote with `offload_to_cpu`, files and projects that save only
     CPU tensors, also by a helper (`{k: v.cpu() for ..}`), and a `load_network` whose `save_network` moves them there;
     paths with the rank in them; arguments of `load_state_dict` of a loader, a sampler or a scheduler, files in which
-    the project saves anything but states of models and optimizers, and published weights (`resnet50-19c8e357.pth`).
+    the project saves anything but states of models and optimizers, by the file's name or by the parts of a path that
+    the same file loads, and published weights (`resnet50-19c8e357.pth`).
     Only with `--preview`: files whose content is known only from an ambiguous name (`init_states`), paths of pretrained
     weights (`args.pretrained`), and what nothing shows a run of the project to have saved (the file of the load saves
-    nothing, no path speaks of a run, no optimizer is restored), as those are mostly published weights; functions that
-    try a model out (`test`, `sample`), mostly on one rank; functions of an installed package that nothing in it calls.
+    nothing, or nothing with the parts that the load takes, no path speaks of a run, no optimizer is restored), as those
+    are mostly published weights; functions that try a model out (`test`, `sample`), mostly on one rank; functions of an
+    installed package that nothing in it calls; classes that make and train a model without a wrap, where all wraps of
+    the project are in other classes that train.
 
     ## How to confirm
 
@@ -214,6 +229,8 @@ class LoadWithoutMapLocation(Rule):
             return
         if comes_on_one_rank(self.module, node) or as_one_process(self.module, node):
             return
+        if is_off_where_joined(self.module, node) or self._is_before_spawned_ranks(node):
+            return
         evidence = several_ranks(self.module, node)
         if self._is_look(node) or (evidence is not None and not evidence.own and self._is_tool(node)):
             return
@@ -224,6 +241,14 @@ class LoadWithoutMapLocation(Rule):
             return
         if not self._is_asked_for_alone(node):
             self._report(node, where, evidence)
+
+    def _is_before_spawned_ranks(self, call: cst.Call) -> bool:
+        """Whether the process that spawns the ranks of Lightning makes the load before it does so."""
+        facts, project, load = self.module.facts, self.module.project, as_ast(self.module, call)
+        if facts is None or project is None or not isinstance(load, ast.Call):
+            return False
+        around = function_at(facts.tree, load.lineno)
+        return around is not None and is_before_spawned_ranks(facts, project, load, around)
 
     def _is_export(self) -> bool:
         """Whether the file belongs to a package that converts models, or is a script that does: one process does."""
@@ -538,10 +563,14 @@ class LoadWithoutMapLocation(Rule):
         return bool(words & _known("published")) and not words & _known("of_a_run")
 
     def _saved_without_states(self, call: cst.Call) -> bool:
-        """Whether what the project saves in a file of that name is no state of a model."""
-        source, project = argument(call, 0, "f"), self.module.project
-        if source is None or project is None:
+        """Whether what the file saves under this path, or the project in a file of that name, is no state of a
+        model."""
+        source, project, facts = argument(call, 0, "f"), self.module.project, self.module.facts
+        if source is None or project is None or facts is None:
             return False
+        load = as_ast(self.module, call)
+        if isinstance(load, ast.Call) and saved_here_without_states(facts, load):
+            return True
         texts = [str(n.evaluated_value) for n in subtree(source) if isinstance(n, cst.SimpleString)]
         if not texts and isinstance(source, cst.Name):
             values = self.module.assignments(source)
@@ -670,12 +699,23 @@ class LoadWithoutMapLocation(Rule):
             return Confidence.LOW
         if self._tries_out(call) or (self._evaluates() and evidence.word not in _TRAINS):
             return Confidence.LOW
+        if self._trains_unwrapped(call):
+            return Confidence.LOW
         return Confidence.HIGH if evidence.own and self._is_loaded(call) else Confidence.MEDIUM
+
+    def _trains_unwrapped(self, call: cst.Call) -> bool:
+        """Whether the load is for a model that its class makes and trains without a wrap, beside classes that wrap."""
+        facts, project = self.module.facts, self.module.project
+        receivers = self._receivers(call)
+        if facts is None or project is None or not receivers:
+            return False
+        line = self.module.span(call).line
+        return all(trains_unwrapped(project, facts, line, name) for name in receivers)
 
     def _is_of_a_run(self, call: cst.Call) -> bool:
         """Whether a run of the project is seen to have saved what is loaded: the file saves states itself, the path
         speaks of a run, or there is an optimizer's state in it, which nobody publishes."""
-        if self.module.file.shows(_SAVES) or self._ignores_map_location(call):
+        if self._ignores_map_location(call) or (self.module.file.shows(_SAVES) and self._may_be_of_file(call)):
             return True
         source, function = argument(call, 0, "f"), self.module.function_of(call)
         named = [self._target(call).rpartition(".")[2], *self._receivers(call)]
@@ -683,6 +723,13 @@ class LoadWithoutMapLocation(Rule):
         words |= {word for key in self._keys(call) for word in words_of(key)}
         words |= words_of(function.name.value) if function is not None else set()
         return bool(words & _known("of_a_run"))
+
+    def _may_be_of_file(self, call: cst.Call) -> bool:
+        """Whether what the file saves, or another one, has the parts that the load takes."""
+        facts, project, keys = self.module.facts, self.module.project, frozenset(self._keys(call))
+        if facts is None or project is None or not (keys or self._goes_straight_into_load(call)):
+            return True
+        return saves_what_fits(project, facts, keys)
 
     def _tries_out(self, call: cst.Call) -> bool:
         """Whether the function is, by its name, the test of a model, which is hardly run on several ranks."""
