@@ -189,6 +189,27 @@ def test_a_hang_after_the_last_line_ends_too(pool: Pool) -> None:
     assert "teardown" in result.message
 
 
+TORN_DOWN = """
+import ctypes
+import torch.distributed as dist
+
+dist.init_process_group("gloo")
+last = dist.get_rank()
+dist.destroy_process_group()
+getattr(ctypes.CDLL(None), "raise")(9)
+"""
+
+
+def test_lines_before_a_teardown_that_does_not_return_count(tmp_path: pathlib.Path, pool: Pool) -> None:
+    """With NCCL it waits for the peers, and lets nothing of Python run until the process is ended."""
+    path = tmp_path / "train.py"
+    path.write_text(TORN_DOWN)
+    (result,) = launch(path, CPU, pool, Watch({str(path): frozenset({6})}))
+    for rank in result.ranks:
+        lines = rank.trace.last(trace.Lines)
+        assert lines is not None and lines.counts == {str(path): {6: 1}}
+
+
 def test_a_rank_that_has_not_imported_torch_yet_is_not_stuck(tmp_path: pathlib.Path, pool: Pool) -> None:
     (tmp_path / "train.py").write_text(
         "import os, time\n"

@@ -113,6 +113,7 @@ class Session:
         self.environment._models = models
         self.collectives = Collectives(recorder, models)
         self.collectives.before_call_at = self.lines.before_call_at
+        self.collectives.before_teardown = self.lines.flush
         self.breaks = Breaks(recorder, models)
         observers: list[Observer] = [
             self.collectives,

@@ -134,6 +134,9 @@ class Collectives(Observer):
         self.sending: collections.deque[int] = collections.deque(maxlen=8)
         #: Set by the session: called with the line of the user's code, before each collective.
         self.before_call_at: Callable[[CodeType, int], None] = lambda _code, _line: None
+        #: Set by the session: called before the group is destroyed, where NCCL may wait for the peers and let no thread
+        #: of Python run until the process is ended.
+        self.before_teardown: Callable[[], None] = lambda: None
 
     def install(self) -> None:
         patching.around(dist.distributed_c10d, "init_process_group", self._init)
@@ -359,6 +362,7 @@ class Collectives(Observer):
 
     def _destroy(self, *args: Any, **kwargs: Any) -> None:
         if self.recorder.active:
+            self.before_teardown()
             self.let_peers_join()
             self.recorder.emit(trace.Call, name="destroy_process_group")
             if not any(args) and not kwargs.get("group"):
