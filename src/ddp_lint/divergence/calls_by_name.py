@@ -561,13 +561,14 @@ def _is_of_own(frame: Frame, tested: ast.expr, above: frozenset[str] = frozenset
 def _has_own(frame: Frame, value: ast.expr, above: frozenset[str]) -> bool:
     """The same of a value: no call in it brings the ranks together, no attribute is named as what they have in common,
     and the names of the function in it hold what is the rank's own."""
-    called = {call.func for call in (value, *children(value)) if isinstance(call, ast.Call)}
-    for node in (value, *children(value)):
+    nodes = (value, *children(value))
+    called = {call.func for call in nodes if isinstance(call, ast.Call)}
+    for node in nodes:
         name = last_part(node) if isinstance(node, (ast.Name, ast.Attribute)) else ""
-        if is_agreement(name) or (node not in called and _SHARED.search(_OF_OWN.sub("", name.lower()))):
+        # What an attribute calls a mean is one of all ranks as well: ``meter.global_avg``.
+        words = name.lower() if isinstance(node, ast.Attribute) else _OF_OWN.sub("", name.lower())
+        if is_agreement(name) or (node not in called and _SHARED.search(words)):
             return False
-        if isinstance(node, ast.Attribute) and node not in called and _SHARED.search(name.lower()):
-            return False  # ``meter.global_avg``
         if isinstance(node, ast.Name) and not (
             node.id in above or _is_given(frame, node) or _is_of_own(frame, node, above)
         ):

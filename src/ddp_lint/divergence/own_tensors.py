@@ -12,7 +12,7 @@ from ddp_lint.knowledge.tensors import is_factory
 from ddp_lint.project.facts import assigned_in
 from ddp_lint.project.parts import children, kept_by_node
 from ddp_lint.source.imports import last_part
-from ddp_lint.source.syntax import FunctionNode, argument_at, calls_below, parameters
+from ddp_lint.source.syntax import FunctionNode, argument_at, calls_below, names_in, parameters
 
 #: Methods that make a tensor of another one, as it is or of its shape.
 _MAKING: Final = ("clone", "detach", "requires_grad_", "new_zeros", "new_ones", "new_empty", "new_full", "new_tensor")
@@ -85,9 +85,5 @@ def _kept_or_exchanged(function: ast.AST) -> frozenset[str]:
             found |= {node.value.id} if isinstance(node.value, ast.Name) else set()
     for call in calls_below(function):
         if any(word in last_part(call.func) for word in _EXCHANGES):
-            found |= {name for argument in call.args for name in _names(argument)}
+            found |= frozenset().union(*map(names_in, call.args))
     return frozenset(found)
-
-
-def _names(node: ast.expr) -> set[str]:
-    return {each.id for each in ast.walk(node) if isinstance(each, ast.Name)}

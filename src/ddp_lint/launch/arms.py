@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import libcst as cst
@@ -13,12 +13,12 @@ import libcst as cst
 from ddp_lint.knowledge import table
 from ddp_lint.launch.alone import MAY_JOIN, has_runner
 from ddp_lint.launch.callers import sites_in_project, sites_of
-from ddp_lint.launch.joining import joining_functions, joins_of_project
+from ddp_lint.launch.joining import joining_functions, joins_of_project, joins_otherwise
 from ddp_lint.launch.unused import does_something
 from ddp_lint.project import Project
 from ddp_lint.project.facts import ModuleFacts
 from ddp_lint.source import dotted
-from ddp_lint.source.control_flow import conditions, conditions_at, conjuncts
+from ddp_lint.source.control_flow import conditions, conditions_at, conjuncts, outcomes
 from ddp_lint.source.imports import dotted_ast, last_part
 from ddp_lint.source.syntax import function_at, statements
 from ddp_lint.view import Module
@@ -34,8 +34,6 @@ _UNTOLD = re.compile(rf"{_VARIABLE} not in {_ENVIRON}(?: or {_VARIABLE} not in {
 _JOINS_TOO = ("deepspeed.initialize",)
 
 
-#: What starts ranks or joins them by itself, whatever the settings of a project.
-_OTHER_STARTS = ("Accelerator(", "Fabric(", "Trainer(", "deepspeed.initialize(", "start_processes(")
 #: Calls of a function, and of those that make one, which are followed to the setting that they stand under.
 _DEPTH = 3
 
@@ -77,8 +75,9 @@ def is_joined_elsewhere(module: Module, node: cst.CSTNode) -> bool:
         here = [choice for choice in here if choice.value]
     if not here or has_runner(facts, project):
         return False
-    joins = project.remember(("choices of joins",), lambda: tuple(_of_joins(module, facts, project)), facts.kept)
-    return bool(joins) and all(any(own.excludes(other) for own in here for other in join) for join in joins)
+    return _excludes_all(
+        here, project.remember(("choices of joins",), lambda: tuple(_of_joins(module, facts, project)), facts.kept)
+    )
 
 
 def is_off_where_joined(module: Module, node: cst.CSTNode) -> bool:
@@ -87,12 +86,18 @@ def is_off_where_joined(module: Module, node: cst.CSTNode) -> bool:
     facts, project = module.facts, module.project
     if facts is None or project is None or has_runner(facts, project):
         return False
-    tests = [(p, taken) for test, taken in conditions(module, node) for p in (conjuncts(test) if taken else (test,))]
     # A plain name may be another one elsewhere.
-    here = [c for part, taken in tests if "." in module.code(part) for c in _choice(part, taken) if not c.value]
-    if not here or any(project.contents.holding(word) for word in _OTHER_STARTS):
+    tests = (each for each in outcomes(conditions(module, node)) if "." in module.code(each[0]))
+    here = [choice for part, taken in tests for choice in _choice(part, taken) if not choice.value]
+    if not here or joins_otherwise(project) or project.contents.holding("start_processes("):
         return False
-    joins = project.remember(("choices of joins of project",), lambda: tuple(_of_all_joins(project)))
+    return _excludes_all(
+        here, project.remember(("choices of joins of project",), lambda: tuple(_of_all_joins(project)))
+    )
+
+
+def _excludes_all(here: Sequence[_Choice], joins: Sequence[Sequence[_Choice]]) -> bool:
+    """Whether there are joins, and the choices of a place exclude what each of them needs."""
     return bool(joins) and all(any(own.excludes(other) for own in here for other in join) for join in joins)
 
 
@@ -104,8 +109,8 @@ def _of_all_joins(project: Project) -> Iterator[tuple[_Choice, ...]]:
 def _ways_to(project: Project, facts: ModuleFacts, call: ast.Call, depth: int) -> Iterator[tuple[_Choice, ...]]:
     """The choices that a call needs, once for each way that leads to it."""
     function = function_at(facts.tree, call.lineno)
-    tests = conditions_at(function or facts.tree, call)
-    own = tuple(c for t, taken in tests for p in (conjuncts(t) if taken else (t,)) for c in _choice(p, taken))
+    tests = outcomes(conditions_at(function or facts.tree, call))
+    own = tuple(choice for part, taken in tests for choice in _choice(part, taken))
     sites = sites_in_project(project, facts, function) if function is not None and depth else ()
     for site in sites:
         yield from ((*own, *above) for above in _ways_to(project, site.facts, site.node, depth - 1))
@@ -114,9 +119,8 @@ def _ways_to(project: Project, facts: ModuleFacts, call: ast.Call, depth: int) -
 
 
 def _choices(module: Module, node: cst.CSTNode) -> Iterator[_Choice]:
-    for test, taken in conditions(module, node):
-        for part in conjuncts(test) if taken else (test,):
-            yield from _choice(part, taken)
+    for part, taken in outcomes(conditions(module, node)):
+        yield from _choice(part, taken)
 
 
 def _choice(test: cst.BaseExpression, taken: bool) -> Iterator[_Choice]:

@@ -27,6 +27,8 @@ _VISIBLE = "CUDA_VISIBLE_DEVICES"
 #: Names that get the value of one another which are gone through.
 _HANDED = 3
 _SETTERS = ("os.environ.setdefault", "os.putenv")
+#: Calls whose result is a variable of the environment.
+READS = ("os.environ.get", "os.getenv", "os.environ.pop", "os.environ.setdefault")
 #: Files that set variables for the training that they launch, by the names of their files.
 TEXT_FILES = (
     "*.sh", "*.bash", "*.zsh", "*.slurm", "*.sbatch", "Dockerfile*", "Containerfile*", "*.dockerfile",
@@ -228,7 +230,8 @@ def _is_read_from(
 ) -> bool:
     """Whether all that a value may be is what the process has in some variables."""
     if not isinstance(value, cst.Name):
-        return _read_from(module, value) in names
+        sets = isinstance(value, cst.Call) and module.qualified(value.func) in _SETTERS
+        return value is not None and not sets and variable_read(module, value) in names
     bound = module.scopes.last_before(module.bindings(value, at), at) if depth else []
     met = [each for each in bound if not exclusive(module, each.node, at)]
     return bool(met) and all(
@@ -237,14 +240,13 @@ def _is_read_from(
     )
 
 
-def _read_from(module: Module, value: cst.BaseExpression | None) -> str:
-    """The variable of the process that an expression reads, '' for anything else."""
-    if isinstance(value, cst.Subscript) and module.qualified(value.value) == "os.environ" and len(value.slice) == 1:
-        index = value.slice[0].slice
+def variable_read(module: Module, node: cst.BaseExpression) -> str:
+    """`RANK` for ``os.environ["RANK"]``, ``os.environ.get("RANK", 0)``, ``os.getenv("RANK")``; else ''."""
+    if isinstance(node, cst.Subscript) and module.qualified(node.value) == "os.environ" and len(node.slice) == 1:
+        index = node.slice[0].slice
         return text_of(index.value) if isinstance(index, cst.Index) else ""
-    reads = ("os.environ.get", "os.environ.pop", "os.getenv")
-    if isinstance(value, cst.Call) and value.args and module.qualified(value.func) in reads:
-        return text_of(value.args[0].value)
+    if isinstance(node, cst.Call) and module.qualified(node.func) in READS and node.args:
+        return text_of(node.args[0].value)
     return ""
 
 

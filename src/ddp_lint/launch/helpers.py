@@ -10,7 +10,7 @@ import libcst as cst
 from ddp_lint.project.facts import ClassFacts, ModuleFacts
 from ddp_lint.source import dotted
 from ddp_lint.source.imports import of_self
-from ddp_lint.source.syntax import FunctionNode, parameters, walk
+from ddp_lint.source.syntax import FunctionNode, parameters, positional, walk
 from ddp_lint.view import Module
 
 
@@ -30,6 +30,11 @@ class Helper:
     @property
     def parameters(self) -> set[str]:
         return {argument.arg for argument in parameters(self.function)}
+
+    @property
+    def positional(self) -> list[str]:
+        """The parameters that a call fills by place: without the object of a method."""
+        return [argument.arg for argument in positional(self.function)][self.owner is not None :]
 
     def part(self, value: ast.expr, index: tuple[int, ...]) -> ast.expr | None:
         """The part of a returned tuple, None where it is not written as one."""

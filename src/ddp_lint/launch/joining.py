@@ -83,6 +83,11 @@ def joins_of_project(project: Project) -> Iterator[tuple[ModuleFacts, ast.Call]]
                 yield facts, call
 
 
+def joins_otherwise(project: Project) -> bool:
+    """Whether anything in the project has a framework join the ranks and train on them."""
+    return any(project.contents.holding(word) for word in table("launch")["joining"]["frameworks"])
+
+
 def _files_with(project: Project, calls: frozenset[str]) -> Iterator[ModuleFacts]:
     """The files, but for tests, that may make one of some calls; none where there are many."""
     words = {name.rpartition(".")[2] for name in calls}

@@ -24,7 +24,7 @@ from ddp_lint.launch.ranks import evidence_in, program_of_ranks
 from ddp_lint.launch.search import imported_through
 from ddp_lint.project import Project
 from ddp_lint.project.facts import ModuleFacts
-from ddp_lint.source.control_flow import conditions_at, conjuncts
+from ddp_lint.source.control_flow import conditions_at, outcomes
 from ddp_lint.source.imports import dotted_ast, last_part
 from ddp_lint.source.syntax import FunctionNode, calls_below, function_at, statements, text_of
 from ddp_lint.view import Module
@@ -150,9 +150,8 @@ def _is_tested_for_first(site: CallSite) -> bool:
 
 def _tests(scope: FunctionNode | ast.Module, node: ast.AST) -> Iterator[tuple[str, bool]]:
     """The tests around a node of a function, with the outcomes that lead there: of one that holds each of its parts."""
-    for test, taken in conditions_at(scope, node):
-        for part in conjuncts(test) if taken else (test,):
-            yield cst.Module(()).code_for_node(part), taken
+    for part, taken in outcomes(conditions_at(scope, node)):
+        yield cst.Module(()).code_for_node(part), taken
 
 
 def _is_set_by_rank(facts: ModuleFacts, name: str) -> bool:

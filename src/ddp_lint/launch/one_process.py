@@ -14,7 +14,7 @@ from ddp_lint.launch.search import importers
 from ddp_lint.project import Project
 from ddp_lint.project.facts import ModuleFacts
 from ddp_lint.source import SourceFile
-from ddp_lint.source.control_flow import asserted, conditions, conditions_at, conjuncts
+from ddp_lint.source.control_flow import asserted, conditions, conditions_at, conjuncts, outcomes
 from ddp_lint.source.imports import dotted_ast, last_part
 from ddp_lint.source.occurring import occurs
 from ddp_lint.source.syntax import (
@@ -191,19 +191,18 @@ def as_one_process(module: Module, node: cst.CSTNode) -> bool:
         return True
     if module.facts is not None and module.project is not None and makes_groups_of_one(module.facts, module.project):
         return True
-    for test, taken in conditions(module, node):
-        for part in conjuncts(test) if taken else (test,):
-            text = module.code(part)
-            if is_told_no_rank(module, part, taken):
-                return True
-            if taken and _SEVERAL_GPUS.fullmatch(text) and uses_data_parallel(module.file):
-                return True
-            if not taken and _IS_DDP.fullmatch(text) and not module.file.shows(_OTHER_KINDS):
-                return True
-            if taken and _is_of_no_kind(module, text):
-                return True
-            if _is_of_one(text, taken):
-                return True
+    for part, taken in outcomes(conditions(module, node)):
+        text = module.code(part)
+        if is_told_no_rank(module, part, taken):
+            return True
+        if taken and _SEVERAL_GPUS.fullmatch(text) and uses_data_parallel(module.file):
+            return True
+        if not taken and _IS_DDP.fullmatch(text) and not module.file.shows(_OTHER_KINDS):
+            return True
+        if taken and _is_of_no_kind(module, text):
+            return True
+        if _is_of_one(text, taken):
+            return True
     return _has_ranks_of_group(module) and is_joined_elsewhere(module, node)
 
 

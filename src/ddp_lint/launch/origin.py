@@ -13,7 +13,7 @@ from ddp_lint.knowledge import table
 from ddp_lint.knowledge.communication import load
 from ddp_lint.knowledge.project_names import rank_value
 from ddp_lint.launch.callers import sites_of
-from ddp_lint.launch.environment import text_of
+from ddp_lint.launch.environment import READS, variable_read
 from ddp_lint.launch.helpers import Helper, helper_of
 from ddp_lint.project.facts import ModuleFacts, statements_of
 from ddp_lint.project.parts import assigned_to
@@ -28,7 +28,6 @@ from ddp_lint.view.wraps import argument
 _DEPTH = 4
 _JOIN = "torch.distributed.init_process_group"
 _CASTS = ("int", "str")
-_ENVIRONMENT = ("os.environ.get", "os.getenv", "os.environ.pop", "os.environ.setdefault")
 
 
 #: What names hold, for each module.
@@ -114,7 +113,7 @@ def _is_rank(helper: Helper, value: ast.expr, section: str, depth: int = _DEPTH)
     name = helper.facts.qualified(value.func)
     if isinstance(value.func, ast.Name) and value.func.id in _CASTS and value.args:
         return _is_rank(helper, value.args[0], section, depth)
-    if name in _ENVIRONMENT and value.args:
+    if name in READS and value.args:
         return _key(value.args[0]) in _known(section, "environment")
     default = all(isinstance(a, ast.Name) and a.id in helper.parameters for a in value.args)
     return name in _known(section, "call") and default and not value.keywords
@@ -238,16 +237,6 @@ def is_constant(node: cst.BaseExpression) -> bool:
     """A number (also negative), a string, or None."""
     inner = node.expression if isinstance(node, cst.UnaryOperation) else node
     return isinstance(inner, (cst.Integer, cst.SimpleString)) or dotted(inner) == "None"
-
-
-def variable_read(module: Module, node: cst.BaseExpression) -> str:
-    """`RANK` for ``os.environ["RANK"]``, ``os.environ.get("RANK", 0)``, ``os.getenv("RANK")``; else ''."""
-    if isinstance(node, cst.Subscript) and module.qualified(node.value) == "os.environ" and len(node.slice) == 1:
-        index = node.slice[0].slice
-        return text_of(index.value) if isinstance(index, cst.Index) else ""
-    if isinstance(node, cst.Call) and module.qualified(node.func) in _ENVIRONMENT and node.args:
-        return text_of(node.args[0].value)
-    return ""
 
 
 def _attribute(module: Module, node: cst.BaseExpression, section: str) -> cst.CSTNode | None:

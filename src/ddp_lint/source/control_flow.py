@@ -143,11 +143,7 @@ def _blocks_around(module: Nodes, node: cst.CSTNode) -> Iterator[tuple[_Statemen
 
 def absent(module: Nodes, node: cst.CSTNode) -> set[str]:
     """The names that tests say are None, or false, where `node` runs: ``else`` of ``if self.wrapped is not None``."""
-    asked = (
-        asked_for(part, taken)
-        for test, taken in conditions(module, node)
-        for part in (conjuncts(test) if taken else (test,))
-    )
+    asked = (asked_for(part, taken) for part, taken in outcomes(conditions(module, node)))
     return {dotted(name) for name, there in asked if name is not None and there is False} - {""}
 
 
@@ -203,6 +199,12 @@ def conjuncts(test: cst.BaseExpression) -> Iterator[cst.BaseExpression]:
         yield from conjuncts(test.right)
     else:
         yield test
+
+
+def outcomes(tests: Iterable[tuple[cst.BaseExpression, bool]]) -> Iterator[tuple[cst.BaseExpression, bool]]:
+    """The tests that lead to a place, each with its outcome there: of ``a and b`` that holds, both parts hold."""
+    for test, taken in tests:
+        yield from ((part, taken) for part in (conjuncts(test) if taken else (test,)))
 
 
 def _left_before(block: cst.IndentedBlock | cst.Module, node: cst.CSTNode) -> Iterator[tuple[cst.BaseExpression, bool]]:

@@ -12,7 +12,7 @@ import libcst as cst
 from ddp_lint.knowledge import canonical, frameworks
 from ddp_lint.knowledge.tensors import names, words_of
 from ddp_lint.launch.alone import modules_around
-from ddp_lint.launch.origin import variable_read
+from ddp_lint.launch.environment import variable_read
 from ddp_lint.project import Project
 from ddp_lint.project.facts import ModuleFacts
 from ddp_lint.source import dotted

@@ -15,7 +15,7 @@ from ddp_lint.knowledge.frameworks import Kind, wrappers
 from ddp_lint.project.handed_on import ASKING, ASKS, Given, Handed, given_wrapped, keywords_given, wrapping_functions
 from ddp_lint.project.handed_on import Wrapping as FunctionWrapping
 from ddp_lint.project.project_names import Wrapping
-from ddp_lint.source.control_flow import arms, conditions, conjuncts, exclusive
+from ddp_lint.source.control_flow import arms, conditions, exclusive, outcomes
 from ddp_lint.source.tree import descendants, dotted, names_in, positional_of, subtree
 from ddp_lint.view.module import Module
 
@@ -192,12 +192,11 @@ class Wraps:
     def _is_excluded(self, wrap: Wrap, at: cst.CSTNode) -> bool:
         """Whether `at` is reached only where a test has shown that the object is not wrapped in this way."""
         tests = self._tests.get((wrap.outer, wrap.kind), ())
-        for test, taken in conditions(self._module, at) if tests else ():
-            for part in conjuncts(test) if taken else (test,):
-                negated = isinstance(part, cst.UnaryOperation) and isinstance(part.operator, cst.Not)
-                asked = part.expression if isinstance(part, cst.UnaryOperation) else part
-                if negated == taken and id(asked) in tests:
-                    return True
+        for part, taken in outcomes(conditions(self._module, at)) if tests else ():
+            negated = isinstance(part, cst.UnaryOperation) and isinstance(part.operator, cst.Not)
+            asked = part.expression if isinstance(part, cst.UnaryOperation) else part
+            if negated == taken and id(asked) in tests:
+                return True
         return False
 
     def _given(self, name: str, at: cst.CSTNode) -> Wrap | None:

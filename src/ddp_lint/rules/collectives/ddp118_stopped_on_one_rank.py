@@ -9,7 +9,7 @@ from ddp_lint.rules.base import Rule
 from ddp_lint.rules.data.trainers import uses_lightning
 from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source import dotted
-from ddp_lint.source.tree import descendants
+from ddp_lint.source.tree import descendants, subtree
 
 #: The flags by which a framework's loop ends, by what their objects are called: Lightning's `Trainer`, and the
 #: `TrainerControl` of transformers, whose flags have names of their own.
@@ -181,7 +181,7 @@ class StoppedOnOneRank(Rule):
             isinstance(other, cst.Assign)
             and other is not node
             and dotted(other.targets[0].target) == dotted(target)
-            and any(isinstance(part, cst.Call) for part in (other.value, *descendants(other.value)))
+            and any(isinstance(part, cst.Call) for part in subtree(other.value))
             and not on_one_rank(self.module, other)
             for other in others
         )

@@ -15,7 +15,8 @@ from ddp_lint.source.imports import last_part
 from ddp_lint.source.syntax import calls_below, function_at
 from ddp_lint.view import Module
 
-_PACKAGES = frozenset({"lightning", "pytorch_lightning"})
+#: The names of Lightning.
+LIGHTNING = frozenset({"lightning", "pytorch_lightning"})
 #: Arguments that say on how many devices or nodes it runs, and with what its ranks share the model.
 _COUNTS = ("devices", "gpus", "num_nodes")
 _STRATEGIES = ("strategy", "distributed_backend")
@@ -43,12 +44,12 @@ def trainers_of(module: Module) -> list[Trainer]:
 
 def uses_lightning(facts: ModuleFacts) -> bool:
     """Whether a file imports Lightning, by either of its names."""
-    return not _PACKAGES.isdisjoint(facts.imports.packages)
+    return not LIGHTNING.isdisjoint(facts.imports.packages)
 
 
 def _made_in(project: Project, facts: ModuleFacts) -> Iterator[Trainer]:
     for call in calls_below(facts.tree) if facts.file.holds("Trainer") else ():
-        if last_part(call.func) != "Trainer" or facts.qualified(call.func).partition(".")[0] not in _PACKAGES:
+        if last_part(call.func) != "Trainer" or facts.qualified(call.func).partition(".")[0] not in LIGHTNING:
             continue
         given = {keyword.arg: keyword.value for keyword in call.keywords}
         undivided = [given[name] for name in _DIVIDING if name in given]

@@ -6,21 +6,15 @@ import ast
 from collections.abc import Iterator
 
 from ddp_lint.knowledge.tensors import words_of
+from ddp_lint.launch.joining import joins_otherwise
 from ddp_lint.project import Project
 from ddp_lint.project.facts import ClassFacts, ModuleFacts
 from ddp_lint.source.imports import dotted_ast, last_part
 from ddp_lint.source.syntax import calls_below, walk
 
 _WRAPS = ("DistributedDataParallel", "FullyShardedDataParallel", "fully_shard")
-#: How models may be trained by several ranks besides, wherever that is in the project.
-_OTHER_WAYS = (
-    "Accelerator(",
-    "deepspeed.initialize(",
-    "DistributedOptimizer(",
-    "average_gradients",
-    "Trainer(",
-    "Fabric(",
-)
+#: How a project may average the gradients of several ranks itself.
+_AVERAGES = ("DistributedOptimizer(", "average_gradients")
 _PLAIN_BASES = frozenset({"object", "abc.ABC", "ABC"})
 _MODELS = frozenset({"model", "models", "net", "network", "module"})
 
@@ -30,7 +24,7 @@ def trains_unwrapped(project: Project, facts: ModuleFacts, line: int, attribute:
     the project are in other classes that train theirs: ranks, of which each would train a model for itself, are not
     meant to come to it."""
     found = facts.method_at(line)
-    if found is None or not attribute or any(project.contents.holding(word) for word in _OTHER_WAYS):
+    if found is None or not attribute or joins_otherwise(project) or any(map(project.contents.holding, _AVERAGES)):
         return False
     own = project.classes.of(facts, found[0])
     classes = _lineage(project, own)

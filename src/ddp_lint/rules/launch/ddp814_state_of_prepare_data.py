@@ -9,7 +9,7 @@ from ddp_lint.findings import Confidence
 from ddp_lint.launch.one_rank import on_one_rank
 from ddp_lint.launch.ranks import several_ranks
 from ddp_lint.rules.base import Rule
-from ddp_lint.rules.data.trainers import trainers_of
+from ddp_lint.rules.data.trainers import LIGHTNING, trainers_of
 from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source import dotted
 from ddp_lint.source.control_flow import conditions
@@ -144,7 +144,7 @@ class StateOfPrepareData(Rule):
             read = None if self._is_known(node, methods, name) else self._read(methods, name)
             if read is not None and not self._is_called() and self._is_on_several(node):
                 self.report(
-                    read[1],
+                    read,
                     f"only the process that runs `prepare_data` has `self.{name}`: AttributeError in all others",
                     notes=["rank 0 continues, rank 1 ends here"],
                     labels=[(target, "one process of each node comes here")],
@@ -170,17 +170,16 @@ class StateOfPrepareData(Rule):
         project = self.module.project
         if project is None or re.search(assigned, self.module.file.code):
             return True
-        paths = [path for path in project.contents.holding(f".{name} =") if path != self.module.path]
-        return bool(paths)
+        return any(path != self.module.path for path in project.contents.holding(f".{name} ="))
 
-    def _read(self, methods: dict[str, cst.FunctionDef], name: str) -> tuple[str, cst.Attribute] | None:
+    def _read(self, methods: dict[str, cst.FunctionDef], name: str) -> cst.Attribute | None:
         """Where a method that all processes run reads the attribute, whatever it has asked."""
         for word, method in methods.items():
             if not _ON_ALL.match(word) or on_one_rank(self.module, method.body):
                 continue
             for node in descendants(method.body):
                 if isinstance(node, cst.Attribute) and dotted(node) == f"self.{name}" and self._is_run(node):
-                    return word, node
+                    return node
         return None
 
     def _is_run(self, node: cst.Attribute) -> bool:
@@ -198,12 +197,9 @@ class StateOfPrepareData(Rule):
 
     def _is_on_several(self, owner: cst.ClassDef) -> bool:
         """Whether a trainer of the programs runs on several devices, or ranks of the program's own do."""
-        if any(self.module.qualified(base.value).split(".")[0] in _PACKAGES for base in owner.bases):
+        if any(self.module.qualified(base.value).split(".")[0] in LIGHTNING for base in owner.bases):
             return not self.module.file.holds("spawn") and any(each.is_shared for each in trainers_of(self.module))
         return several_ranks(self.module) is not None
-
-
-_PACKAGES = frozenset({"lightning", "pytorch_lightning"})
 
 
 def _is_target(rule: Rule, node: cst.Attribute) -> bool:

@@ -18,7 +18,7 @@ from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source import dotted
 from ddp_lint.source.control_flow import chosen_apart, exclusive
 from ddp_lint.source.imports import dotted_ast, last_part, of_self
-from ddp_lint.source.syntax import FunctionNode, calls_below, positional
+from ddp_lint.source.syntax import FunctionNode, calls_below
 from ddp_lint.tensors import TensorFile
 from ddp_lint.tensors.classes import ModuleClass, ModuleClasses
 from ddp_lint.tensors.contexts import without_gradient
@@ -168,8 +168,7 @@ class TwoForwardsBeforeBackward(Rule):
         helper = helper_of(self.module, call) if wrapped and self._keeps_graph(call) else None
         if helper is None or len(helper.returned) != 1 or helper.function.decorator_list:
             return []
-        places = [each.arg for each in positional(helper.function)][helper.owner is not None :]
-        given = {name: place for name, place in zip(names, places, strict=False) if name in wrapped}
+        given = {name: place for name, place in zip(names, helper.positional, strict=False) if name in wrapped}
         return [name for name, place in given.items() if _always_called(helper.function, place) > 1]
 
     def _report_pending(self, open_calls: dict[str, cst.Call]) -> None:

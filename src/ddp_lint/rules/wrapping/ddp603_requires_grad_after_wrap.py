@@ -9,13 +9,8 @@ from ddp_lint.rules.base import Rule
 from ddp_lint.rules.triggers import Triggers
 from ddp_lint.rules.wrapping.freezing import change_of
 from ddp_lint.source import dotted
-from ddp_lint.source.queries import is_false
+from ddp_lint.source.queries import is_false, is_true
 from ddp_lint.view.wraps import Wrap, argument
-
-
-def _constant(value: cst.BaseExpression | None) -> bool | None:
-    """True or False where it is written so, None otherwise."""
-    return value.value == "True" if isinstance(value, cst.Name) and value.value in ("True", "False") else None
 
 
 def _model_and_part(name: str) -> tuple[str, str]:
@@ -186,13 +181,11 @@ class RequiresGradAfterWrap(Rule):
     def _effect(self, wrap: Wrap, value: cst.BaseExpression) -> str:
         """What a later `find_unused_parameters` does to an existing wrapper; '' if it is what the wrapper has."""
         given = argument(wrap.call, None, "find_unused_parameters")
-        was = False if not wrap.tested and wrap.lacks("find_unused_parameters") else _constant(given)
-        becomes = _constant(value)
-        if was is not None and was == becomes:
-            return ""
-        if becomes is False:
-            return "the next backward raises" if was else "the next backward raises, if that is True"
-        return "no effect"
+        is_off = is_false(given) or (not wrap.tested and wrap.lacks("find_unused_parameters"))
+        if is_false(value):
+            raises = "the next backward raises" if is_true(given) else "the next backward raises, if that is True"
+            return "" if is_off else raises
+        return "" if is_true(value) and is_true(given) else "no effect"
 
     def _change(self, node: cst.CSTNode, name: str, value: cst.BaseExpression) -> None:
         if not isinstance(value, cst.Name) or value.value not in ("True", "False") or not name:

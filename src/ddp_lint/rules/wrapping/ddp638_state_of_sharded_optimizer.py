@@ -11,7 +11,7 @@ from ddp_lint.rules.base import Rule
 from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source import dotted
 from ddp_lint.source.imports import dotted_ast
-from ddp_lint.source.syntax import calls_below, positional
+from ddp_lint.source.syntax import calls_below
 from ddp_lint.view.wraps import assigned_name
 
 _OPTIMIZER = "torch.distributed.optim.ZeroRedundancyOptimizer"
@@ -135,10 +135,7 @@ class StateOfShardedOptimizer(Rule):
         helper = helper_of(self.module, call)
         if helper is None or not isinstance(helper.function, ast.FunctionDef):
             return False
-        names = [each.arg for each in positional(helper.function)][helper.owner is not None :]
+        names = helper.positional
         name = given.keyword.value if given.keyword is not None else names[place] if place < len(names) else ""
-        return (
-            any(dotted_ast(each.func) == f"{name}.state_dict" for each in calls_below(helper.function))
-            if name
-            else False
-        )
+        asked = f"{name}.state_dict"
+        return bool(name) and any(dotted_ast(each.func) == asked for each in calls_below(helper.function))
