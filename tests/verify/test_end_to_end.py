@@ -9,6 +9,7 @@ import concurrent.futures
 import json
 import os
 import pathlib
+import re
 import socket
 import subprocess
 import sys
@@ -156,6 +157,9 @@ def test_a_file_with_two_models_is_judged_class_by_class(tmp_path: pathlib.Path)
     status, report = warm.verify(tmp_path, "verdicts.py", "--wrap", "ddp")
     assert [(f["line"], f["verdict"]) for f in report["findings"]] == [(14, "confirmed"), (26, "refuted")]
     assert (status, report["discovered"]) == (1, [])
+    readme = re.findall(r"(?m)^  ddp .*?(\w+) +line (\d+)  ", (EXAMPLES.parent / "README.md").read_text())
+    shown = [(each["kind"], str(each["line"])) for finding in report["findings"] for each in finding["evidence"]]
+    assert readme == shown, "the README shows what verify prints"
 
 
 def test_a_hang_is_confirmed_and_what_did_not_run_is_not_reached(tmp_path: pathlib.Path) -> None:
