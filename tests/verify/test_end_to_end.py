@@ -206,6 +206,18 @@ def ddp_lint_example():
 """
 
 
+BOTH_RECEIVE = """\
+import torch, torch.distributed as dist
+dist.init_process_group("nccl")
+rank = dist.get_rank()
+torch.cuda.set_device(rank)
+mine, theirs = torch.ones(4, device="cuda"), torch.ones(4, device="cuda")
+dist.recv(theirs, 1 - rank)
+dist.send(mine, 1 - rank)
+dist.destroy_process_group()
+"""
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("wrap", ["ddp", "fsdp2"])
 def test_the_precision_of_cudnn_is_no_difference_from_one_process(tmp_path: pathlib.Path, wrap: str) -> None:
@@ -216,6 +228,19 @@ def test_the_precision_of_cudnn_is_no_difference_from_one_process(tmp_path: path
     (tmp_path / "model.py").write_text(RECURRENT)
     status, report = verify(tmp_path, "model.py", "--wrap", wrap, "--device", "cuda")
     assert (status, report["discovered"]) == (0, [])
+
+
+@pytest.mark.gpu
+def test_both_ranks_that_receive_first_hang_where_nccl_tears_down(tmp_path: pathlib.Path) -> None:
+    """NCCL's calls return before the GPU has done them: the ranks come to the end of the program."""
+    import torch
+
+    if torch.cuda.device_count() < 2:
+        pytest.skip("needs two CUDA devices: run `make gpu-test` on a machine that has them")
+    (tmp_path / "train.py").write_text(BOTH_RECEIVE)
+    status, report = verify(tmp_path, "train.py", "--device", "cuda", "--timeout", "8")
+    assert status == 1
+    assert [(f["code"], f["line"], f["verdict"]) for f in report["findings"]] == [("DDP114", 6, "confirmed")]
 
 
 def test_what_only_a_run_decides_is_asked_without_being_selected(tmp_path: pathlib.Path) -> None:

@@ -360,12 +360,19 @@ class Collectives(Observer):
                 return
             time.sleep(0.02)
 
+    def _let_calls_end(self) -> None:
+        """Wait for what the GPU has not done yet. NCCL's teardown waits for it too, but may hold the interpreter, and
+        the watchdog could not tell where this rank hangs."""
+        while self.recorder.spec.device == "cuda" and self.pending():
+            time.sleep(0.02)
+
     def _destroy(self, *args: Any, **kwargs: Any) -> None:
         if self.recorder.active:
             self.before_teardown()
             self.let_peers_join()
             self.recorder.emit(trace.Call, name="destroy_process_group")
             if not any(args) and not kwargs.get("group"):
+                self._let_calls_end()
                 self.groups.forget()
                 self.recorder.marks.set(self.recorder.rank, "left")
 
