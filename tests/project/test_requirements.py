@@ -57,6 +57,16 @@ def test_what_is_pinned(tmp_path: pathlib.Path, file: str, text: str, older: boo
         ("requirements.txt", "mmcv-full>=1.3.1\n", False),
         ("requirements.txt", "mmcv==1.3.14\n", False),
         ("README.md", "pip install torch-scatter -f https://data.pyg.org/whl/torch-2.1.0+cu118.html", False),
+        (
+            "README.md",
+            "* Install PyTorch [v1.7.1](https://pytorch.org/get-started/previous-versions/) and others.",
+            True,
+        ),
+        (
+            "README.md",
+            "* Install PyTorch [v2.1.0](https://pytorch.org/get-started/previous-versions/) and others.",
+            False,
+        ),
         ("README.md", "PyTorch 1.6+", False),
         ("README.md", "PyTorch >= 1.8.0 (with torchvision >= 0.9.0)", False),
         ("README.md", "PyTorch 1.8 or later", False),

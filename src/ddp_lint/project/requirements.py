@@ -143,10 +143,11 @@ def _pins(text: str, package: str) -> Iterator[tuple[str, tuple[int, ...]]]:
 
 
 def _named_versions(text: str, package: str) -> Iterator[tuple[int, ...]]:
-    """The versions of a package that a page names: not ``1.8+``, ``>=1.8``, ``1.8 or later``, ``1.8 - 2.1``; also those
-    that the packages are built for which it installs: ``https://../cu111/torch1.8.0/index.html``."""
+    """The versions of a package that a page names, as a link too (``PyTorch [v1.7.1](..)``): not ``1.8+``, ``>=1.8``,
+    ``1.8 or later``, ``1.8 - 2.1``; also those that the packages are built for which it installs:
+    ``https://../cu111/torch1.8.0/index.html``."""
     named = re.finditer(
-        rf"""{_word(package)}[*_`"')\]]*(?: version)?:? ?(?:={{1,2}} ?)?\(?v?(?P<number>\d+(?:\.\d+)+)"""
+        rf"""{_word(package)}[*_`"')\]]*(?: version)?:? ?(?:={{1,2}} ?)?[(\[]?v?(?P<number>\d+(?:\.\d+)+)"""
         r"""(?![\w.]|\+(?!cu|cpu)|[*_`"')\]]* ?(?:or|and|and up|to|-|~|<|<=|>|>=|/)(?![\w]))""",
         text,
         re.IGNORECASE,

@@ -180,14 +180,18 @@ class _Reading:
         return self._all(node.values, path, at, depth)
 
     def _BinOp(self, node: ast.BinOp, path: Path, at: _Scope, depth: int) -> bool:
-        return self._all((node.left, node.right), path, at, depth)
+        return self._of_operands((node.left, node.right), path, at, depth)
 
     def _UnaryOp(self, node: ast.UnaryOp, path: Path, at: _Scope, depth: int) -> bool:
         return isinstance(node.op, ast.Not) or self.lies(node.operand, path, at, depth)
 
     def _Compare(self, node: ast.Compare, path: Path, at: _Scope, depth: int) -> bool:
         of_objects = all(isinstance(each, (ast.Is, ast.IsNot, ast.In, ast.NotIn)) for each in node.ops)
-        return of_objects or self._all((node.left, *node.comparators), (), at, depth)
+        return of_objects or self._of_operands((node.left, *node.comparators), (), at, depth)
+
+    def _of_operands(self, nodes: Sequence[ast.expr], path: Path, at: _Scope, depth: int) -> bool:
+        """A tensor that was copied to the host meets others there alone: ``labels.cpu() == self.ignored``."""
+        return any(map(_is_copied_to_host, nodes)) or self._all(nodes, path, at, depth)
 
     def _NamedExpr(self, node: ast.NamedExpr, path: Path, at: _Scope, depth: int) -> bool:
         return self.lies(node.value, path, at, depth)
@@ -596,3 +600,7 @@ def _is_filled(value: ast.expr, around: FunctionNode | None) -> bool:
         (n for n in walk(around) if isinstance(n, ast.Subscript) and isinstance(n.ctx, ast.Store)) if around else ()
     )
     return any(ast.unparse(each.value) == ast.unparse(value) for each in stored)
+
+
+def _is_copied_to_host(node: ast.expr) -> bool:
+    return isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "cpu"

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import libcst as cst
 
 from ddp_lint.findings import Confidence, Span
-from ddp_lint.launch.callers import CallSite, calls_in_file, sites_of
+from ddp_lint.launch.callers import CallSite, calls_in_file, sites_in_project, sites_of
 from ddp_lint.launch.downloads import Download, Downloads, comes_with, words
 from ddp_lint.launch.joining import is_before_fit, is_done_before_ranks, is_prepared_alone
 from ddp_lint.launch.locks import is_called_in_turn, is_way_in_turn
@@ -194,7 +194,7 @@ class RanksDownloadOneFile(Rule):
         """The calls of a function without those that one rank makes, or lets the others make behind it. None where one
         process has prepared the data before, as the one that spawns the ranks."""
         project, sites = self.module.project, sites_of(self.module, function)
-        if project is None or any(_is_prepared(project, site) for site in sites):
+        if project is None or any(_is_prepared(project, site) or self._is_by_first(project, site) for site in sites):
             return []
         kept = {site.node: site.around for site in sites if is_on_first(self.module, site.facts, site.node)}
         left = [site for site in sites if site.node not in kept and not is_way_in_turn(project, site)]
@@ -204,6 +204,11 @@ class RanksDownloadOneFile(Rule):
             if not any(around is site.around and first.lineno < site.node.lineno for first, around in kept.items())
             and not (site.around and is_before_fit(site.facts, project, site.node, site.around))
         ]
+
+    def _is_by_first(self, project: Project, site: CallSite) -> bool:
+        """Whether a call is in a function that one rank alone calls: ``if rank == 0: download()``."""
+        above = sites_in_project(project, site.facts, site.around) if site.around is not None else ()
+        return bool(above) and all(is_on_first(self.module, each.facts, each.node) for each in above)
 
     def _is_there(self, download: Download, function: cst.FunctionDef) -> bool:
         """Whether each rank has another part of the same data set already, from a function that is called above."""
