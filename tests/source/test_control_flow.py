@@ -67,6 +67,8 @@ def _is_reached(text: str) -> bool:
         "if 1:\n    pass\nelse:\n    here()\n",
         "def f(a):\n    if a:\n        never_tested\n        if a > 1:\n            here()\n",
         "raise ValueError\nhere()\n",
+        "def f(a, b):\n    if a:\n        raise ValueError\n    if b:\n        if a:\n            here()\n",
+        "def f(a):\n    if not a:\n        return\n    if a:\n        pass\n    else:\n        here()\n",
     ],
 )
 def test_what_no_run_reaches(text: str) -> None:
@@ -87,6 +89,9 @@ def test_what_no_run_reaches(text: str) -> None:
         "print\nhere()\n",
         "try:\n    unicode\nexcept NameError:\n    here()\n",
         "def f():\n    here()\n    never_tested\n",
+        "def f(a):\n    if a:\n        raise ValueError\n    a = g()\n    if a:\n        here()\n",
+        "def f():\n    if a:\n        raise ValueError\n    if a:\n        here()\n",
+        "def f(a, b):\n    if a:\n        raise ValueError\n    if b:\n        here()\n",
     ],
 )
 def test_what_a_run_may_reach(text: str) -> None:

@@ -13,7 +13,7 @@ import libcst as cst
 
 from ddp_lint.source.syntax import FunctionNode, blocks_at, text_of, walk
 from ddp_lint.source.syntax import below as below_of
-from ddp_lint.source.tree import dotted, names_in, subtree
+from ddp_lint.source.tree import dotted, names_in, parameters_of, subtree
 
 #: Calls that end the program.
 _EXITING = frozenset({"exit", "quit", "sys.exit", "os._exit", "os.abort"})
@@ -295,7 +295,10 @@ def _goes_no_further(statement: cst.CSTNode) -> bool:
 def is_never_reached(module: Nodes, node: cst.CSTNode) -> bool:
     """Whether a statement before it in one of its blocks always leaves (what follows a `return`, ``assert False``,
     ``pytest.skip()`` or a name alone that nothing defines, which raises), it is in an arm that a constant switches off
-    (``if 0:``), or it needs a name to be None that was given a number where it was None."""
+    (``if 0:``), it needs a name to be None that was given a number where it was None, or a parameter that is true and
+    false at once."""
+    if _needs_both(module, node):
+        return True
     below: cst.CSTNode = node
     absent: set[str] = set()  # names that are None in the arms around
     for up in module.ancestors(node):
@@ -314,6 +317,24 @@ def is_never_reached(module: Nodes, node: cst.CSTNode) -> bool:
             absent = set()
         below = up
     return False
+
+
+def _needs_both(module: Nodes, node: cst.CSTNode) -> bool:
+    """Whether a place needs a parameter that nothing sets to be true and false: ``if x: raise ..`` above ``if x:``."""
+    needed: dict[str, bool] = {}
+    for test, taken in outcomes(conditions(module, node)):
+        name = _denied(test) or test
+        outcome = taken is (name is test)
+        if isinstance(name, cst.Name) and needed.setdefault(name.value, outcome) is not outcome:
+            function = next((up for up in module.ancestors(node) if isinstance(up, cst.FunctionDef)), None)
+            return function is not None and _is_kept(function, name.value)
+    return False
+
+
+def _is_kept(function: cst.FunctionDef, name: str) -> bool:
+    """Whether a name is a parameter of a function which it gives no other value."""
+    given = any(parameter.name.value == name for parameter in parameters_of(function))
+    return given and not any(_gives(part, name) for part in subtree(function.body))
 
 
 def _is_switched_off(branch: cst.If | cst.While, arm: cst.CSTNode) -> bool:
@@ -351,7 +372,7 @@ def _is_filled(above: Iterable[cst.BaseStatement | cst.BaseSmallStatement], name
 
 
 def _gives(node: cst.CSTNode, name: str) -> bool:
-    if isinstance(node, (cst.AssignTarget, cst.AnnAssign, cst.NamedExpr, cst.For, cst.Del)):
+    if isinstance(node, (cst.AssignTarget, cst.AnnAssign, cst.AugAssign, cst.NamedExpr, cst.For, cst.Del)):
         return name in names_in(node.target)
     return isinstance(node, cst.AsName) and name in names_in(node.name)
 

@@ -8,7 +8,7 @@ import functools
 import heapq
 import itertools
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import libcst as cst
 
@@ -16,6 +16,7 @@ from ddp_lint.findings import Confidence
 from ddp_lint.knowledge.communication import Collective, load
 from ddp_lint.knowledge.tensors import names, words_of
 from ddp_lint.launch.callers import CallSite, call_sites
+from ddp_lint.launch.helpers import helper_of
 from ddp_lint.project import Project
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.triggers import Triggers
@@ -27,7 +28,10 @@ from ddp_lint.view.wraps import argument
 
 #: Reading these of a tensor does not read its elements.
 _METADATA = frozenset(
-    {"shape", "size", "dtype", "device", "numel", "dim", "ndim", "stride", "is_cuda", "record_stream"}
+    {
+        *("shape", "size", "numel", "nelement", "element_size", "itemsize", "nbytes", "dim", "ndim", "stride"),
+        *("dtype", "device", "is_cuda", "record_stream"),
+    }
 )
 #: The flag of a call that an expression decides.
 _DECIDED = "..."
@@ -103,13 +107,14 @@ class AsyncWorkNotWaited(Rule):
 
     ## When it is silent
 
-    If `async_op` is a parameter that is False by default and no call in the project changes it (without any call, the
-    finding needs `--preview`). If the handle is returned, stored in an object, passed on or appended to a list that is
-    used again, because other code may wait, unless a further loop over the same tensors comes first; of a handle that
-    an object keeps, what reads the elements in the same block before any call of that object is reported. If a
-    `synchronize()`, `wait_stream()` or `barrier()` is in between, or only shape, dtype or device of the tensor are
-    read. If the function makes the tensor and mentions it no more. Inside a coalescing manager, and for functional
-    collectives, whose results wait by themselves. Reading the *input* of an `all_gather` is allowed.
+    If `async_op` is a parameter that is False by default and no call in the project changes it (without any call, as of
+    the `forward` of an `autograd.Function`, the finding needs `--preview`). If the handle is returned, stored in an
+    object, passed on or appended to a list that is used again, because other code may wait, unless a further loop over
+    the same tensors comes first; of a handle that an object keeps, what reads the elements in the same block before any
+    call of that object is reported. If a `synchronize()`, `wait_stream()` or `barrier()` is in between, or only shape,
+    dtype or device of the tensor are read, also by a function of the project. If the function makes the tensor and
+    mentions it no more. Inside a coalescing manager, and for functional collectives, whose results wait by themselves.
+    Reading the *input* of an `all_gather` is allowed.
 
     ## How to confirm
 
@@ -151,7 +156,8 @@ class AsyncWorkNotWaited(Rule):
         asked = self._asked_for(node, flag)
         if asked is False:
             return
-        pending = _Pending(entry, node, _buffers(entry, node, outputs=True), _buffers(entry, node, outputs=False))
+        outputs, inputs = (_buffers(entry, node, outputs=written) for written in (True, False))
+        pending = _Pending(entry, node, outputs, inputs, self._asks_for_metadata)
         parent = self.module.parent(node)
         if isinstance(parent, cst.Expr):
             # What an expression decides, the code behind it may ask again: `async_op=device is None`.
@@ -179,13 +185,20 @@ class AsyncWorkNotWaited(Rule):
         """Whether a call in the project requests asynchronous work; None where the flag is a parameter, False by
         default, and no call of the function is seen, or only one that passes on a parameter of that kind."""
         function = self.module.function_of(node)
-        if function is None or flag not in _false_by_default(function):
+        if function is None:
             return True
+        if flag not in _false_by_default(function):
+            return None if self._is_applied(function) and flag in _names_of_parameters(function) else True
         sites = call_sites(self.module, function)
         given = [(site, value) for site in sites if not _is_off(value := site.given(function, flag))]
         if not given:
             return False if sites else None
         return None if all(_hands_on(site, value) for site, value in given) else True
+
+    def _is_applied(self, function: cst.FunctionDef) -> bool:
+        """Whether it is what `apply` of an `autograd.Function` calls: what that is given is not seen."""
+        owner = self.module.class_of(function)
+        return owner is not None and self.module.is_subclass(owner, "torch.autograd.Function")
 
     # ---- the three ways to lose a handle
 
@@ -380,6 +393,16 @@ class AsyncWorkNotWaited(Rule):
         calls = (n for n in descendants(statement) if isinstance(n, cst.Call))
         return any(self.module.qualified(call.func) in load().collectives for call in calls)
 
+    def _asks_for_metadata(self, call: cst.Call) -> bool:
+        """Whether a function of the project is called that reads the size of a tensor alone: ``num_bytes(x)``."""
+        helper = helper_of(self.module, call)
+        if helper is None or len(call.args) != 1 or len(helper.positional) != 1:
+            return False
+        body = list(walk(helper.function))
+        asked = {id(n.value) for n in body if isinstance(n, ast.Attribute) and n.attr in _METADATA}
+        uses = [n for n in body if isinstance(n, ast.Name) and n.id == helper.positional[0]]
+        return bool(uses) and all(id(use) in asked for use in uses)
+
     def _synchronised_later(self, call: cst.Call) -> bool:
         function = self.module.function_of(call)
         return _synchronises(function if function is not None else self.module.tree)
@@ -483,11 +506,15 @@ class _Pending:
     call: cst.Call
     outputs: frozenset[str]
     inputs: frozenset[str]
+    #: Whether a call reads nothing of the elements of its one argument.
+    harmless: Callable[[cst.Call], bool]
 
     def touched_by(self, statement: cst.CSTNode) -> cst.CSTNode | None:
         for node in subtree(statement):
             if isinstance(node, (cst.Name, cst.Attribute)) and dotted(node) in self.outputs | self.inputs:
-                if _is_metadata(statement, node) or _is_renamed(statement, node) or self.rebound_by(_stores(statement)):
+                if _is_metadata(statement, node, self.harmless) or _is_renamed(statement, node):
+                    continue
+                if self.rebound_by(_stores(statement)):
                     continue
                 if dotted(node) in self.outputs or _is_written(statement, node):
                     return node
@@ -526,6 +553,10 @@ def _takes_flag(function: ast.FunctionDef) -> bool:
 def _false_by_default(function: cst.FunctionDef) -> set[str]:
     params = parameters_of(function)
     return {p.name.value for p in params if isinstance(p.default, cst.Name) and p.default.value == "False"}
+
+
+def _names_of_parameters(function: cst.FunctionDef) -> set[str]:
+    return {p.name.value for p in parameters_of(function)}
 
 
 def _hands_on(site: CallSite, value: ast.expr | None) -> bool:
@@ -584,13 +615,13 @@ def _synchronises(node: cst.CSTNode) -> bool:
     return any(_SYNCHRONISES.search(last_name(call.func)) for call in calls)
 
 
-def _is_metadata(statement: cst.CSTNode, node: cst.CSTNode) -> bool:
+def _is_metadata(statement: cst.CSTNode, node: cst.CSTNode, harmless: Callable[[cst.Call], bool]) -> bool:
     """`x.shape`, `x.size(0)`, `len(x)`, `x is None`: nothing of the elements is read."""
     for outer in descendants(statement):
         if isinstance(outer, cst.Attribute) and outer.value is node:
             return outer.attr.value in _METADATA
         if isinstance(outer, cst.Call) and any(a.value is node for a in outer.args):
-            return dotted(outer.func) in ("len", "isinstance", "id", "type")
+            return dotted(outer.func) in ("len", "isinstance", "id", "type") or harmless(outer)
         if isinstance(outer, cst.Comparison) and outer.left is node:
             return all(isinstance(c.operator, (cst.Is, cst.IsNot)) for c in outer.comparisons)
         if isinstance(outer, cst.Del):

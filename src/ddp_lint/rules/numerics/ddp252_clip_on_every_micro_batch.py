@@ -139,7 +139,8 @@ class ClipOnEveryMicroBatch(Rule):
         """The ``scaler.unscale_(optimizer)`` that runs as often as the clipping."""
         around = set(guards(self.module, node))
         calls = (c for _, c in self._round(node).schedule if called(c) == "unscale_")
-        return next((c for c in calls if around.issuperset(guards(self.module, c))), None)
+        same = (c for c in calls if not opposed(self.module, c, node))
+        return next((c for c in same if around.issuperset(guards(self.module, c))), None)
 
     def _by_accelerate(self, node: cst.Call) -> tuple[cst.CSTNode, str] | None:
         """``with accelerator.accumulate(model)``, inside of which the optimizer steps in the last round only."""
