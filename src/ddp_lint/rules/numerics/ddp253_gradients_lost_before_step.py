@@ -123,8 +123,8 @@ class GradientsLostBeforeStep(Rule):
             if step is not None:
                 self.report(
                     node,
-                    f"{self.module.quoted(step.func)} behind the loop has the gradients of the last micro-batch alone",
-                    notes=["all ranks reduce those of the others, and clear them"],
+                    f"{self.module.quoted(step.func)} after the loop has the gradients of the last micro-batch only",
+                    notes=["all ranks reduce the gradients of the others, and clear them here"],
                     labels=[(step, "steps once for all rounds")],
                     help="call zero_grad() once, before the loop",
                 )
@@ -133,9 +133,10 @@ class GradientsLostBeforeStep(Rule):
             if backward is not None:
                 self.report(
                     node,
-                    "accelerate clears in the micro-batch that steps, before its backward: the others' are lost",
-                    labels=[(backward, "adds the gradients of the last micro-batch alone")],
-                    help="call zero_grad() behind the step",
+                    "zero_grad() comes before backward() under accumulate(): all micro-batches but the last are lost",
+                    labels=[(backward, "adds the gradients of the last micro-batch, the only ones left at the step")],
+                    notes=["an optimizer of accelerate clears in the micro-batch that steps, and at no other"],
+                    help="call zero_grad() after the step",
                 )
         elif is_backward(node):
             loop = self._loop_of_losses(node)
@@ -151,7 +152,7 @@ class GradientsLostBeforeStep(Rule):
             if step is not None:
                 self.report(
                     node,
-                    "gradients are clipped when the step has used them, and cleared before the next: none is clipped",
+                    "gradients are clipped after the step has used them, and cleared before the next: no clipping has an effect",
                     labels=[(step, "steps with the gradients as they are")],
                     help="clip right before the step",
                 )
