@@ -240,7 +240,7 @@ def test_both_ranks_that_receive_first_hang_where_nccl_tears_down(tmp_path: path
     (tmp_path / "train.py").write_text(BOTH_RECEIVE)
     status, report = verify(tmp_path, "train.py", "--device", "cuda", "--timeout", "8")
     assert status == 1
-    assert [(f["code"], f["line"], f["verdict"]) for f in report["findings"]] == [("DDP114", 6, "confirmed")]
+    assert ("DDP114", 6, "confirmed") in [(f["code"], f["line"], f["verdict"]) for f in report["findings"]]
 
 
 def test_what_only_a_run_decides_is_asked_without_being_selected(tmp_path: pathlib.Path) -> None:
