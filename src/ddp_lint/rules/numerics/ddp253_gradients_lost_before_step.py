@@ -152,7 +152,7 @@ class GradientsLostBeforeStep(Rule):
             if step is not None:
                 self.report(
                     node,
-                    "gradients are clipped after the step has used them, and cleared before the next: no clipping has an effect",
+                    "gradients are clipped after the step has used them, and cleared before the next: none is clipped",
                     labels=[(step, "steps with the gradients as they are")],
                     help="clip right before the step",
                 )
