@@ -176,6 +176,8 @@ class End:
     pid: int | None = None
     #: Named by the launcher as the first failure.
     first: bool = False
+    #: The launcher tells of the first failure alone: that it names no other rank says nothing of the others.
+    alone: bool = False
     #: Ended by the launcher because of another one.
     stopped: bool = False
     time: float | None = None
