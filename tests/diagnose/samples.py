@@ -2397,6 +2397,12 @@ _DESYNC = """[rank0]:[E515 09:00:00.1 ProcessGroupNCCL.cpp:632] [Rank 0] Watchdo
 	   #75 started ranks:
 	     [0, 1, 2] started ALLREDUCE
 """
+_SERVER = """[2025-03-01 10:00:00] Received sigquit from a child process. It usually means the child failed.
+[2025-03-01 10:00:00 {who}] Scheduler hit an exception: Traceback (most recent call last):
+  File "/home/u/serve.py", line 40, in load
+    weights = weights.cuda()
+torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.
+"""
 _MPI_NAMES = """--------------------------------------------------------------------------
 mpirun detected that one or more processes exited with non-zero status, thus causing
 the job to be terminated. The first process to do so was:
@@ -2568,6 +2574,55 @@ EJ0001: 2024-03-01-10:00:00.167.645 Failed to initialize the HCCP process. Reaso
 """,
     ),
     (
+        "SGLang names the rank where a traceback begins",
+        "cuda-oom",
+        2,
+        "serve.py:40",
+        "CUDA out of memory",
+        _SERVER.format(who="TP2"),
+    ),
+    (
+        "SGLang's rank of tensor parallelism in one of several replicas",
+        "cuda-oom",
+        None,
+        "serve.py:40",
+        "CUDA out of memory",
+        _SERVER.format(who="DP1 TP2"),
+    ),
+    (
+        "NCCL's thread for the network only passes on",
+        "nccl-remote-error",
+        None,
+        None,
+        "Connection closed by remote peer",
+        """gpu-a:90:95 [3] proxy.cc:1519 NCCL WARN [Proxy Service 11] Failed to execute operation Connect from rank 11, retcode 2
+gpu-a:90:96 [3] misc/socket.cc:49 NCCL WARN socketProgress: Connection closed by remote peer gpu-b<5000>
+""",
+    ),
+    (
+        "a GPU that another program holds",
+        "invalid-device",
+        None,
+        "train.py:7",
+        "busy or unavailable",
+        TRACE.format(line=7, code="model.cuda()")
+        + "RuntimeError: CUDA error: all CUDA-capable devices are busy or unavailable\n",
+    ),
+    (
+        "Megatron's own code is a library",
+        "python-exception",
+        None,
+        "pretrain.py:30",
+        "ZeroDivisionError",
+        """Traceback (most recent call last):
+  File "/w/project/pretrain.py", line 30, in <module>
+    forward_backward(model)
+  File "/w/Megatron-LM/megatron/core/pipeline_parallel/schedules.py", line 200, in forward_step
+    loss = func()
+ZeroDivisionError: division by zero
+""",
+    ),
+    (
         "timeouts, and a log that ends before all say that they go down",
         "nccl-timeout",
         None,
@@ -2580,6 +2635,17 @@ EJ0001: 2024-03-01-10:00:00.167.645 Failed to initialize the HCCP process. Reaso
 
 
 WORDS = [
+    (
+        "RuntimeError: Unexpected error from cudaGetDeviceCount(). Error 802: system not yet initialized",
+        "fabric manager",
+        "nvidia-fabricmanager",
+    ),
+    (
+        "torch.distributed.DistBackendError: NCCL error in: ../NCCLUtils.hpp:268, unhandled cuda error, NCCL version 2.26.2\n"
+        "ncclUnhandledCudaError: Call to CUDA function failed.\nLast error:\nCuda failure 802 'system not yet initialized'",
+        "fabric manager",
+        "nvidia-fabricmanager",
+    ),
     (
         "RuntimeError: [enforce fail at inline_container.cc:778] . PytorchStreamWriter failed writing file data/3",
         "quota",

@@ -15,8 +15,12 @@ from ddp_lint.knowledge.signatures import Signature, explain, signature
 from ddp_lint.verify.trace import Frame
 
 _HEADER = "Traceback (most recent call last):"
-#: A distributed checkpoint shows on each rank what all ranks raised.
-_OF_RANK = re.compile(r"\(most recent call last\): \(RANK (\d+)\)")
+#: A distributed checkpoint shows on each rank what all ranks raised. SGLang names the rank of its one group of tensor
+#: parallelism in the line that a traceback begins on.
+_OF_RANK = re.compile(
+    r"\(most recent call last\): \(RANK (?P<told>\d+)\)|"
+    r"^\[\d{4}-[-\d :.,]+ TP(?P<tensor>\d+)\] .*\(most recent call last\)"
+)
 #: Forums turn the quotation marks and drop `<module>` and the indentation.
 _FRAME = re.compile(
     r'^(?P<indent>\s*)File ["\u201c](?P<path>[^"\u201c\u201d\n]+)["\u201d], line (?P<line>\d+)'
@@ -444,7 +448,7 @@ class _Stream:
         self._code, self._user_code = [], []
         self._innermost_first = innermost_first
         of = _OF_RANK.search(text)
-        self._rank_shown = int(of[1]) if of is not None else None
+        self._rank_shown = int(of["told"] or of["tensor"]) if of is not None else None
 
     def _finish_traceback(self) -> None:
         """The log ends before the exception: the `raise` has its name, and what carries a worker's exception."""

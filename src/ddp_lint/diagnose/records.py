@@ -19,6 +19,7 @@ _LIBRARY = re.compile(
     r"(^|[/\\])torch[/\\](distributed|nn|autograd|utils|_\w+|cuda|optim|multiprocessing|testing)[/\\]|^torch[/\\]|"
     r"[/\\](?P<checkout>fairscale|deepspeed|transformers|accelerate|lightning|pytorch_lightning|apex|xformers|peft|timm|"
     r"torchvision|datasets|ray|vllm|flash_attn|diffusers)[/\\](src[/\\])?(?P=checkout)[/\\]|"
+    r"[/\\]megatron[/\\]core[/\\]|"
     # of Windows: the standard library has no folder of its version there
     r"^[A-Za-z]:\\.*\\[Ll]ib\\((multiprocessing|concurrent|asyncio|importlib|ctypes)\\|"
     r"(runpy|threading|subprocess|queue|contextlib|pickle|socket|selectors)\.py$)|\\Scripts\\[\w.-]+\.exe\\|"
