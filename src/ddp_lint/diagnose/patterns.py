@@ -115,7 +115,7 @@ _NAMED = (
     re.compile(r"[Uu]nexpected result \S+ on rank (?P<ranks>\d+)"),
     re.compile(r"(?:lagging|dead|mismatched) ranks[^\[]{0,60}: \[?(?P<ranks>\d+(?:, ?\d+)*)"),
     re.compile(
-        r"^[\s-]*\[(?P<ranks>\d+(?:, ?\d+)*)\] "
+        r"^[ \t-]*\[(?P<ranks>\d+(?:, ?\d+)*)\] "
         r"(?:joined but didn't finish|never joined|finished collective #\d+, but didn't join)",
         re.M,
     ),
