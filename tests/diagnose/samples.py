@@ -2374,7 +2374,289 @@ socketPollConnect: Call to recv from 10.1.2.4<41000> failed : Connection reset b
 ]
 
 #: Exceptions, and words of the cause and of the remedy that they get.
+_SPAWN_ENDS = """Traceback (most recent call last):
+  File "{folder}train.py", line 31, in <module>
+    mp.spawn(work, nprocs=4)
+  File "{folder}Lib{sep}site-packages{sep}torch{sep}multiprocessing{sep}spawn.py", line 184, in join
+    raise ProcessExitedException(
+torch.multiprocessing.spawn.ProcessExitedException: process {process} terminated with exit code {code}
+"""
+_LEAVES = """Traceback (most recent call last):
+  File "/opt/lib/python3.9/site-packages/torch/distributed/elastic/agent/server/api.py", line 904, in _exit_barrier
+    store_util.barrier(self._store)
+  File "/opt/lib/python3.9/site-packages/torch/distributed/elastic/utils/store.py", line 31, in get_all
+    data = store.get(f"{prefix}{idx}")
+RuntimeError: Socket Timeout
+"""
+_IPV6 = "[W socket.cpp:601] [c10d] The IPv6 network addresses of (gpu-a, 29500) cannot be retrieved (gai error: -2 - Name or service not known).\n"
+_DESYNC = """[rank0]:[E515 09:00:00.1 ProcessGroupNCCL.cpp:632] [Rank 0] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=61, OpType=ALLREDUCE, NumelIn=8, NumelOut=8, Timeout(ms)=600000) ran for 600031 milliseconds before timing out.
+[rank0]:[E515 09:00:00.2 ProcessGroupNCCL.cpp:1937] Rank 0
+	 - [0] Timeout at collective: ALLREDUCE, #75
+	 - To our best knowledge, the lagging/dead/mismatched ranks that caused the desync are:
+{behind}	 - Snapshot of ranks' latest states:
+	   #75 started ranks:
+	     [0, 1, 2] started ALLREDUCE
+"""
+_SERVER = """[2025-03-01 10:00:00] Received sigquit from a child process. It usually means the child failed.
+[2025-03-01 10:00:00 {who}] Scheduler hit an exception: Traceback (most recent call last):
+  File "/home/u/serve.py", line 40, in load
+    weights = weights.cuda()
+torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.
+"""
+_MPI_NAMES = """--------------------------------------------------------------------------
+mpirun detected that one or more processes exited with non-zero status, thus causing
+the job to be terminated. The first process to do so was:
+
+  Process name: [[4711,1],{rank}]
+  Exit code:    1
+--------------------------------------------------------------------------
+"""
+
+SAMPLES += [
+    (
+        "an access violation on Windows is a crash",
+        "exit-sigsegv",
+        2,
+        None,
+        "exit code 3221225477",
+        _SPAWN_ENDS.format(folder="C:\\u\\", sep="\\", process=2, code=3221225477),
+    ),
+    (
+        "what abort() ends in on Windows",
+        "exit-sigabrt",
+        1,
+        None,
+        "3221226505",
+        _SPAWN_ENDS.format(folder="C:\\u\\", sep="\\", process=1, code=3221226505),
+    ),
+    (
+        "torchrun tells the code of Windows as a negative number",
+        "exit-sigsegv",
+        1,
+        None,
+        "-1073741819",
+        "E0301 10:00:09.000000 17 torch/distributed/elastic/multiprocessing/api.py:869] failed (exitcode: -1073741819) local_rank: 1 (pid: 21) of binary: C:\\py\\python.exe\n",
+    ),
+    (
+        "a code that is no crash",
+        "child-failed-no-traceback",
+        None,
+        None,
+        "exit code 3",
+        _SPAWN_ENDS.format(folder="/home/u/", sep="/", process=1, code=3),
+    ),
+    (
+        "a launcher in other words",
+        "exit-sigkill",
+        3,
+        None,
+        "exitcode: -9",
+        "[2025-03-01 10:00:00,000] torch.distributed.elastic.multiprocessing.api: [ERROR] failed (exitcode: -9) for binary /usr/bin/python3 with local_rank: 3 (process ID: 90)\n",
+    ),
+    (
+        "a worker of vLLM's engine",
+        "child-failed-no-traceback",
+        3,
+        None,
+        "VllmWorker-3 died",
+        """INFO 03-01 10:00:00 [core.py:70] Initializing an engine
+ERROR 03-01 10:05:16 [multiproc_executor.py:140] Worker proc VllmWorker-3 died unexpectedly, shutting down executor.
+DEBUG 03-01 10:06:16 [shm_broadcast.py:456] No available shared memory broadcast block found in 60 second.
+""",
+    ),
+    (
+        "a worker of vLLM's older engine was killed",
+        "exit-sigkill",
+        None,
+        None,
+        "exit code: -9",
+        "ERROR 03-01 10:05:16 multiproc_worker_utils.py:120] Worker VllmWorkerProcess pid 4000 died, exit code: -9\n",
+    ),
+    (
+        "mpirun names the first failure alone",
+        "child-failed-no-traceback",
+        0,
+        None,
+        "Process name: [[4711,1],0]",
+        "[1,2]<stderr>:horovod.common.exceptions.HorovodInternalError: Horovod has been shut down. This was caused by an exception on one of the ranks.\n"
+        "Primary job  terminated normally, but 1 process returned\na non-zero exit code.\n" + _MPI_NAMES.format(rank=0),
+    ),
+    (
+        "a launcher that waits for the others at the end",
+        "store-timeout",
+        None,
+        None,
+        "Socket Timeout",
+        _LEAVES,
+    ),
+    (
+        "a launcher waits at the end, and its node could not be reached",
+        "nccl-system-error",
+        None,
+        None,
+        "No route to host",
+        _LEAVES
+        + "gpu-b:795:795 [0] NCCL INFO NET/Socket : Using [0]eth0:10.0.0.8<0>\n"
+        + "gpu-b:795:822 [0] include/socket.h:409 NCCL WARN Net : Connect to 10.0.0.9<5000> failed : No route to host\n",
+    ),
+    (
+        "a host that has neither an IPv6 address nor another",
+        "rendezvous-connection",
+        None,
+        None,
+        "IPv4 network addresses",
+        _IPV6 + _IPV6.replace("IPv6", "IPv4"),
+    ),
+    (
+        "the desync report says what the rank behind has finished",
+        "nccl-timeout",
+        3,
+        None,
+        "finished collective #74",
+        _DESYNC.format(behind="	     [3] finished collective #74, but didn't join collective #75 (count from 1)\n"),
+    ),
+    (
+        "the desync report names several",
+        "nccl-timeout",
+        None,
+        None,
+        None,
+        _DESYNC.format(
+            behind="	     [1] joined but didn't finish collective #75 (count from 1)\n"
+            "	     [3] finished collective #74, but didn't join collective #75 (count from 1)\n"
+        ),
+    ),
+    (
+        "NCCL warns of the call that then failed",
+        "nccl-system-error",
+        None,
+        "train.py:7",
+        "transport/p2p.cc:271 NCCL WARN",
+        """gpu-a:90:95 [0] transport/p2p.cc:271 NCCL WARN Cuda failure 'peer mapping resources exhausted'
+[rank0]: Traceback (most recent call last):
+[rank0]:   File "/home/u/train.py", line 7, in main
+[rank0]:     dist.all_reduce(x)
+[rank0]: torch.distributed.DistBackendError: NCCL error in: ../torch/csrc/distributed/c10d/NCCLUtils.hpp:268, unhandled cuda error (run with NCCL_DEBUG=INFO for details), NCCL version 2.21.5
+""",
+    ),
+    (
+        "HCCL's process of an earlier job",
+        "nccl-system-error",
+        None,
+        "train.py:7",
+        "Failed to initialize the HCCP process",
+        TRACE.format(line=7, code="dist.barrier()")
+        + """RuntimeError: [ERROR] HCCL error in: torch_npu/csrc/distributed/ProcessGroupHCCL.cpp:64
+[ERROR] 2024-03-01-10:00:00 (PID:90, Device:1, RankID:1) ERR02200 DIST call hccl api failed.
+EJ0001: 2024-03-01-10:00:00.167.645 Failed to initialize the HCCP process. Reason: Maybe the last training process is running.
+""",
+    ),
+    (
+        "a check of the losses' names",
+        "collective-mismatch",
+        None,
+        None,
+        "loss log variables",
+        "AssertionError: loss log variables are different across GPUs!\nrank 1 len(log_vars): 2 keys: loss_cls,loss_box\n",
+    ),
+    (
+        "a distributed checkpoint shows what another rank raised",
+        "python-exception",
+        1,
+        "store.py:40",
+        "KeyError",
+        """[rank3]: Traceback (most recent call last): (RANK 1)
+[rank3]:   File "/opt/lib/python3.11/site-packages/torch/distributed/checkpoint/utils.py", line 164, in reduce_scatter
+[rank3]:     local_data = map_fun()
+[rank3]:   File "/home/u/store.py", line 40, in plan
+[rank3]:     return self.shards[key]
+[rank3]: KeyError: 'norm.weight'
+""",
+    ),
+    (
+        "SGLang names the rank where a traceback begins",
+        "cuda-oom",
+        2,
+        "serve.py:40",
+        "CUDA out of memory",
+        _SERVER.format(who="TP2"),
+    ),
+    (
+        "SGLang's rank of tensor parallelism in one of several replicas",
+        "cuda-oom",
+        None,
+        "serve.py:40",
+        "CUDA out of memory",
+        _SERVER.format(who="DP1 TP2"),
+    ),
+    (
+        "NCCL's thread for the network only passes on",
+        "nccl-remote-error",
+        None,
+        None,
+        "Connection closed by remote peer",
+        """gpu-a:90:95 [3] proxy.cc:1519 NCCL WARN [Proxy Service 11] Failed to execute operation Connect from rank 11, retcode 2
+gpu-a:90:96 [3] misc/socket.cc:49 NCCL WARN socketProgress: Connection closed by remote peer gpu-b<5000>
+""",
+    ),
+    (
+        "a GPU that another program holds",
+        "invalid-device",
+        None,
+        "train.py:7",
+        "busy or unavailable",
+        TRACE.format(line=7, code="model.cuda()")
+        + "RuntimeError: CUDA error: all CUDA-capable devices are busy or unavailable\n",
+    ),
+    (
+        "Megatron's own code is a library",
+        "python-exception",
+        None,
+        "pretrain.py:30",
+        "ZeroDivisionError",
+        """Traceback (most recent call last):
+  File "/w/project/pretrain.py", line 30, in <module>
+    forward_backward(model)
+  File "/w/Megatron-LM/megatron/core/pipeline_parallel/schedules.py", line 200, in forward_step
+    loss = func()
+ZeroDivisionError: division by zero
+""",
+    ),
+    (
+        "timeouts, and a log that ends before all say that they go down",
+        "nccl-timeout",
+        None,
+        None,
+        None,
+        "".join(_TIMEOUT.format(rank=rank) for rank in (0, 1, 3))
+        + "".join(_FOLLOWS.format(rank=rank) for rank in (0, 1, 3)),
+    ),
+]
+
+
 WORDS = [
+    (
+        "RuntimeError: Unexpected error from cudaGetDeviceCount(). Error 802: system not yet initialized",
+        "fabric manager",
+        "nvidia-fabricmanager",
+    ),
+    (
+        "torch.distributed.DistBackendError: NCCL error in: ../NCCLUtils.hpp:268, unhandled cuda error, NCCL version 2.26.2\n"
+        "ncclUnhandledCudaError: Call to CUDA function failed.\nLast error:\nCuda failure 802 'system not yet initialized'",
+        "fabric manager",
+        "nvidia-fabricmanager",
+    ),
+    (
+        "RuntimeError: [enforce fail at inline_container.cc:778] . PytorchStreamWriter failed writing file data/3",
+        "quota",
+        "df -h",
+    ),
+    ("OSError: [Errno 122] Disk quota exceeded", "quota", "quota -s"),
+    (
+        "ImportError: /opt/lib/python3.11/site-packages/kernels.so: undefined symbol: _ZN3c104cuda9SetDeviceEi",
+        "another release of torch",
+        "Reinstall or rebuild",
+    ),
     ("TypeError: cannot pickle 'module' object", "pickled", "top of a module"),
     ("AttributeError: Can't pickle local object 'loader.<locals>.collate'", "pickled", "top of a module"),
     ("RuntimeError: Distributed package doesn't have NCCL built in", "no NCCL", "gloo"),
@@ -2440,6 +2722,21 @@ _FAILED = "E0301 10:00:09.000000 17 torch/distributed/elastic/multiprocessing/ap
 
 #: What the words of a log alone tell of a kind: name, kind, sub-kind, verdict, log.
 SUBKINDS = [
+    ("a host without an IPv6 address", "no-failure", "benign", "OK", _IPV6 * 3),
+    (
+        "the desync report",
+        "nccl-timeout",
+        "missing-rank",
+        "HANG",
+        _DESYNC.format(behind="	     [3] finished collective #74, but didn't join collective #75 (count from 1)\n"),
+    ),
+    (
+        "some ranks have no loss of a kind",
+        "collective-mismatch",
+        "data-dependent-forward",
+        "DIVERGENCE",
+        "AssertionError: loss log variables are different across GPUs!\n",
+    ),
     (
         "torch reminds of destroy_process_group",
         "no-failure",

@@ -93,3 +93,9 @@ def test_several_ranks_that_did_not_come():
     log = next(log for name, *_, log in SUBKINDS if name.startswith("several ranks"))
     found = diagnosed(log.split("\n"))
     assert found["ranks"] == "ranks 2, 3 did not come" and found["cause"].startswith("These ranks never came")
+
+
+def test_a_record_of_a_logger_is_no_part_of_a_message():
+    log = "RuntimeError: the shard is gone\n[trainer] 2025-03-01 10:00:00,000 - trainer - ERROR - process 1 has failed"
+    assert diagnosed(log.split("\n"))["root"] == ["RuntimeError: the shard is gone"]
+    assert len(diagnosed(log.replace("[trainer] 2025", "of 2025").split("\n"))["root"]) == 2

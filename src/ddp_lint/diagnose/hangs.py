@@ -16,6 +16,8 @@ _IN_COLLECTIVE = re.compile(r"torch/distributed/|_engine_run_backward|nccl|gloo"
 _PROGRESS = re.compile(r"\d+%\||\d+/\d+ \[|(?:it|examples|batch|s)/s|\.\.\.\s*$")
 _LEFT = re.compile(r"Connection (?:closed|reset) by peer|Broken pipe")
 _PAIR = re.compile(r"[/\\]pipelining[/\\]|:(?:i?send|i?recv|batch_isend_irecv|(?:send|recv)_object_list)$")
+#: The last that a rank says after a timeout.
+_GOES_DOWN = "we are taking the entire process down"
 _BACKWARD = ("backward", "_engine_run_backward", "run_backward")
 
 
@@ -281,6 +283,7 @@ def _trains(events: Iterable[Event]) -> bool:
 
 def _nccl(waited: Sequence[Event], events: Sequence[Event], reading: Reading, absent: set[int]) -> Diagnosis:
     named = next((e for e in waited if e.named), None)
+    blames = {rank for e in waited if named is not None and e.stream == named.stream for rank in e.named}
     works = _one_for_each_rank(reading.works)
     first = next((w for w in reading.works if w.timed_out), None)
     quote = first.quote if first else waited[0].quote
@@ -288,13 +291,15 @@ def _nccl(waited: Sequence[Event], events: Sequence[Event], reading: Reading, ab
     rank, subkind, blamed = (None, "", []) if _mixed(reading.works) else _behind(works, reading, absent)
     if event is not None and event.known is not None and event.known.subkind:  # the timeout is none
         rank, subkind, blamed = None, event.known.subkind, []
-    if named is not None and len(named.named) == 1:
-        rank = named.named[0]
+    if named is not None and len(blames) == 1:
+        rank, subkind = named.named[0], subkind or (named.known.subkind if named.known is not None else "")
     root: list[Quote] = [w.quote for w in blamed] or [quote]
     if not reading.works and event is not None:
         root += [q for q in event.quotes if q != quote and event.known and event.known.searches.search(q.text)][:1]
     if blamed and "OpType" not in root[0].text:
         root += [w.quote for w in reading.works if w.op and w.rank == blamed[0].rank][:1]
+    if named is not None and named.quote not in root:
+        root.insert(0, named.quote)
     output = _last_words(rank, reading, {w.rank for w in works.values()})
     if output is not None:
         root = [output]
@@ -400,11 +405,8 @@ def _all_but_one_speak(timed: int, reading: Reading) -> bool:
 
 def _goes_on(timed: int, reading: Reading) -> bool:
     """The log does not end among the timeouts: the launcher speaks, or each rank says that it goes down."""
-    said = Counter[str]()
-    for event in reading.events:
-        if event.known is not None and event.known.id in ("nccl-follow-up", "nccl-taken-down"):
-            said[event.known.id] += event.count
-    down = said["nccl-taken-down"] or said["nccl-follow-up"]  # older releases say both in one line
+    told = [e for e in reading.events if e.known is not None and e.known.id in ("nccl-follow-up", "nccl-taken-down")]
+    down = sum(e.count for e in told if _GOES_DOWN in e.text)  # older releases say it in the line of the follow-up
     return bool(reading.ends) or down >= timed
 
 

@@ -23,6 +23,7 @@ from ddp_lint.verify.wording import of_ranks
 _WEAK = frozenset(
     {
         "nccl-system",
+        "hccl-system",
         "nccl-connect",
         "ckpt-size",
         "load-missing",
@@ -160,11 +161,20 @@ class _Cases:
             subkind=root.known.subkind if root.known else "",
             rank=rank,
             place=event.place or (end.place if end is not None else None) or self._cut_off(rank),
-            root=tuple(_once([*root.quotes[:10], *self._soft(root), *_same_rank(root, own), *event.code])),
+            root=tuple(
+                _once([*self._warned(root), *root.quotes[:10], *self._soft(root), *_same_rank(root, own), *event.code])
+            ),
             sure=sure,
             event=event,
             who=self._who(alike, rank),
         )
+
+    def _warned(self, root: Event) -> list[Quote]:
+        """NCCL's own warning before the exception, which names the call that failed."""
+        if root.kind != "nccl-system-error":
+            return []
+        warns = (e for e in self.events if e.kind == root.kind and not e.shaped and "NCCL WARN" in e.quote.text)
+        return [e.quote for e in warns if e.order < root.order][:1]
 
     def _soft(self, root: Event) -> list[Quote]:
         """Warnings that say the same in more words."""
@@ -315,7 +325,7 @@ class _Cases:
         listed = {end.pid for end in ends if end.rank is not None}
         stopped = {end.pid for end in ends if end.stopped and end.rank is None} - listed
         size = self.reading.size
-        if not any(end.first for end in ends) or not size:
+        if not any(end.first and not end.alone for end in ends) or not size:
             return set()
         finished = {e.rank for e in self.events if e.rank is not None and e.role != "warning"}
         missing = set(range(size)) - blamed - finished
@@ -425,6 +435,8 @@ class _Cases:
         ]
         if not victims:
             return None
+        # The thread that speaks to the network says that it failed, whatever it was that failed.
+        victims = [e for e in victims if e.known is None or e.known.id != "nccl-proxy-call"] or victims
         remote = [e for e in victims if "remote=[" in e.text]
         event = (remote or [e for e in victims if e.shaped] or victims)[0]
         host = event.kind == "store-peer-closed" and (
@@ -463,9 +475,11 @@ class _Cases:
         quotes = quotes or [_telling(e) for e in launcher[:1]] or [e.quote for e in stopped]
         if asked:
             return Diagnosis("job-cancelled", root=tuple(_once(quotes))[:3], known=signature("cancelled"), sure="low")
+        named = {rank for e in launcher for rank in e.named} if not ends else set()
+        rank = next(iter(failed)) if len(failed) == 1 and (stopped or self.reading.no_others) else _earliest(ends)
         return Diagnosis(
             kind="child-failed-no-traceback",
-            rank=next(iter(failed)) if len(failed) == 1 and (stopped or self.reading.no_others) else _earliest(ends),
+            rank=next(iter(named)) if len(named) == 1 else rank,
             root=tuple(_once(quotes))[:3],
             known=launcher[0].known if launcher and not ends else signature("no-record"),
             sure="low",

@@ -33,6 +33,8 @@ def diverged(events: Sequence[Event], reading: Reading) -> Diagnosis:
         subkind = "rank-conditional"
         if rank is None and reading.size and len(event.named) == reading.size - 1:
             rank = next(iter(set(range(reading.size)) - set(event.named)))
+    if event.known is not None and not prints:
+        subkind = subkind or event.known.subkind
     if event.kind == "gloo-size-mismatch":
         subkind = subkind or "shape"
     if event.kind in ("fr-mismatch", "fr-missing-rank"):

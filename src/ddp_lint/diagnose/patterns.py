@@ -114,7 +114,12 @@ _NAMED = (
     re.compile(r"\b[Rr]ank (?P<ranks>\d+): found (?:NaN|Inf)"),
     re.compile(r"[Uu]nexpected result \S+ on rank (?P<ranks>\d+)"),
     re.compile(r"(?:lagging|dead|mismatched) ranks[^\[]{0,60}: \[?(?P<ranks>\d+(?:, ?\d+)*)"),
-    re.compile(r"^ *- \[(?P<ranks>\d+(?:, ?\d+)*)\] (?:joined but didn't finish|never joined)", re.M),
+    re.compile(
+        r"^[ \t-]*\[(?P<ranks>\d+(?:, ?\d+)*)\] "
+        r"(?:joined but didn't finish|never joined|finished collective #\d+, but didn't join)",
+        re.M,
+    ),
+    re.compile(r"Worker proc VllmWorker-(?P<ranks>\d+) died"),
 )
 _CULPRITS = re.compile(r"Culprit rank (\d+)")
 
@@ -136,7 +141,10 @@ def named_in(text: str) -> tuple[int, ...]:
 
 # ---- how processes ended
 
-_FAILED = re.compile(r"failed \(exitcode: (?P<code>-?\d+)\) local_rank: (?P<rank>\d+) \(pid: (?P<pid>\d+)\)")
+_FAILED = re.compile(
+    r"failed \(exitcode: (?P<code>-?\d+)\)(?: for .{1,200}?)? (?:with )?local_rank: (?P<rank>\d+)"
+    r"(?: \(\D{1,12}(?P<pid>\d+)\))?"
+)
 _SENDING = re.compile(
     r"(?:Sending process|Terminating process) (?P<pid>\d+) (?:closing|via) signal SIG|Killing subprocess (?P<sub>\d+)"
 )
@@ -150,8 +158,10 @@ _SPAWNED = re.compile(r"[Pp]rocess (?P<rank>\d+) terminated with (?:signal (?P<s
 _MPIRUN = re.compile(
     r"process rank (?P<rank>\d+) with PID (?:(?P<pid>\d+)|\S+) on node \S+ exited on signal (?P<signal>\d+)"
 )
+#: Lightning's launcher, and the engine of vLLM.
 _CHILD = re.compile(
-    r"(?:\[rank: (?P<rank>\d+)\] )?Child process with PID (?P<pid>\d+) terminated with code (?P<code>-?\d+)"
+    r"(?:\[rank: (?P<rank>\d+)\] )?(?:Child process with PID|(?P<engine>Worker) \w+ pid) (?P<pid>\d+) "
+    r"(?:terminated with code|died, exit code:) (?P<code>-?\d+)"
 )
 #: Composer's launcher, and Horovod's.
 _RANK_ENDED = re.compile(
@@ -164,7 +174,7 @@ _SHELL = re.compile(r": line \d+: +(?P<pid>\d+) (?P<how>Killed|Segmentation faul
 _WORDS = {"Killed": -9, "Segmentation fault": -11, "Aborted": -6, "Bus error": -7, "Terminated": -15}
 _MAYBE = re.compile(
     r"exitcode|Sending process|Terminating process|Killing|return code|tasks? \d|terminated with|exited on signal|"
-    r"died with|: line \d+: |ed with (?:exit )?code -?\d|exit with status"
+    r"died with|died, exit|: line \d+: |ed with (?:exit )?code -?\d|exit with status"
 )
 
 
@@ -174,13 +184,13 @@ def ends_in(text: str, rank: int | None, quote: Quote) -> Iterator[End]:
         return
     time = time_in(text)
     if match := _FAILED.search(text):
-        yield End(int(match["rank"]), int(match["code"]), quote, int(match["pid"]), first=True, time=time)
+        yield End(int(match["rank"]), status(match["code"]), quote, _int(match["pid"]), first=True, time=time)
     elif match := _SENDING.search(text):
         yield End(None, None, quote, int(match["pid"] or match["sub"]), stopped=True, time=time)
     elif match := _RETURNED.search(text):
         # DeepSpeed shows the command that it started last, whichever of its processes failed.
         alone = (local := _LOCAL.search(text)) is not None and int(local[1]) == 0
-        yield End(0 if alone else rank, int(match["code"]), quote, first=True, time=time)
+        yield End(0 if alone else rank, status(match["code"]), quote, first=True, time=time)
     elif match := _SRUN.search(text):
         code = int(match["code"]) if match["code"] else _WORDS.get(match["how"], -9)
         code = 128 - code if 128 < code < 160 else code
@@ -188,10 +198,12 @@ def ends_in(text: str, rank: int | None, quote: Quote) -> Iterator[End]:
         for task in _numbers(match["tasks"]):
             yield End(task, code, quote, first=ran_out, stopped=code == -15, time=time)
     elif match := _CHILD.search(text):
-        yield End(_int(match["rank"]), int(match["code"]), quote, int(match["pid"]), first=True, time=time)
+        code = status(match["code"])
+        stopped = code == -15 and match["engine"] is not None  # as the engine shuts down
+        yield End(_int(match["rank"]), code, quote, int(match["pid"]), first=True, stopped=stopped, time=time)
     elif match := _RANK_ENDED.search(text):
         who, ended = match["rank"] or match["process"], match["code"] or match["status"]
-        yield End(int(who), int(ended), quote, _int(match["pid"]), first=True, time=time)
+        yield End(int(who), status(ended), quote, _int(match["pid"]), first=True, time=time)
     elif match := _SPAWNED.search(text):
         yield End(int(match["rank"]), _code(match), quote, first=True, time=time)
     elif match := _MPIRUN.search(text):
@@ -204,7 +216,20 @@ def ends_in(text: str, rank: int | None, quote: Quote) -> Iterator[End]:
 
 
 def _code(match: re.Match[str]) -> int:
-    return _signal(match["signal"]) if match["signal"] else int(match["code"])
+    return _signal(match["signal"]) if match["signal"] else status(match["code"])
+
+
+#: How Windows says that a process crashed: an access violation, a full stack, an instruction that the CPU does not
+#: have, a division by zero, a broken heap, and what `abort()` ends in.
+_OF_WINDOWS = {
+    0xC0000005: -11, 0xC00000FD: -11, 0xC000001D: -4, 0xC0000094: -8, 0xC0000374: -6, 0xC0000409: -6,
+}  # fmt: skip
+
+
+def status(text: str) -> int:
+    """The code that a process ended with, negative for a signal, or for what Windows has in its place."""
+    code = int(text)
+    return _OF_WINDOWS.get(code & 0xFFFFFFFF, code) if abs(code) > 0xFFFF else code
 
 
 def _signal(name: str) -> int:

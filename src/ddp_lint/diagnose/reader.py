@@ -9,12 +9,18 @@ from collections import OrderedDict
 from collections.abc import Sequence
 
 from ddp_lint.diagnose.lines import Piece
-from ddp_lint.diagnose.patterns import ends_in, named_in, time_in, watchdog_rank, work_in, world_in
+from ddp_lint.diagnose.patterns import ends_in, named_in, status, time_in, watchdog_rank, work_in, world_in
 from ddp_lint.diagnose.records import CutOff, End, Event, Quote, Reading, Stack, is_library
 from ddp_lint.knowledge.signatures import Signature, explain, signature
 from ddp_lint.verify.trace import Frame
 
 _HEADER = "Traceback (most recent call last):"
+#: A distributed checkpoint shows on each rank what all ranks raised. SGLang names the rank of its one group of tensor
+#: parallelism in the line that a traceback begins on.
+_OF_RANK = re.compile(
+    r"\(most recent call last\): \(RANK (?P<told>\d+)\)|"
+    r"^\[\d{4}-[-\d :.,]+ TP(?P<tensor>\d+)\] .*\(most recent call last\)"
+)
 #: Forums turn the quotation marks and drop `<module>` and the indentation.
 _FRAME = re.compile(
     r'^(?P<indent>\s*)File ["\u201c](?P<path>[^"\u201c\u201d\n]+)["\u201d], line (?P<line>\d+)'
@@ -65,7 +71,8 @@ _PSEUDO_CODE = re.compile(r"^\s*[\^~ ]+$|^\s*\[Previous line repeated \d+ more t
 _BEGINS = re.compile(
     r"^\s*(?:Traceback|={10,}|-{20,}|\[(?:E|W|I|F)[\d ]|[EWIF]\d{3,4} \d\d:|\[?\d{4}[-/]\d\d[-/]\d\d|terminate called|"
     r"frame #\d+|Exception raised from|srun:|slurmstepd|Killing |INFO|WARNING|ERROR|DEBUG|Fatal Python|wandb:|"
-    r"\[\d{4}-|\w+:\d+:\d+ \[\d+\]|Root Cause|Failures:|During handling|The above exception|Exception in thread|"
+    r"\[\d{4}-|\[[\w .-]{1,40}\] \d{4}-\d\d-\d\d [\d:]{8},\d|[\w.-]+:\d+:\d+ \[\d+\]|Root Cause|Failures:|"
+    r"During handling|The above exception|Exception in thread|"
     r"\[\d\d:\d\d:\d\d\] |Exception ignored|Process \w+:|[^|]{0,60}\d%\||[Ee]poch|[Ss]tep\b|\[W |\[E |"
     r"\S+\.py:\d+: \w*Warning)"
 )
@@ -133,7 +140,7 @@ _DIGITS = re.compile(r"\d+")
 #: Lines whose numbers matter: they are examined each time.
 _COUNTS = re.compile(r"exit|[Ss]ignal|code|Xid|rror|world|WORLD|rank \d+ ?/|MEMBER|processes")
 #: What the first line of a message may say although later ones know better.
-_UNSPECIFIC = frozenset({"nccl-system", "load-missing", "dynamo"})
+_UNSPECIFIC = frozenset({"nccl-system", "hccl-system", "load-missing", "dynamo"})
 
 
 class Reader:
@@ -241,6 +248,8 @@ class _Stream:
         self._mpi_quote: Quote | None = None
         self._block_quotes: list[Quote] = []
         self._rank_of_next: int | None = None
+        #: Whose the traceback is, where another rank shows it.
+        self._rank_shown: int | None = None
         self._fatal: Event | None = None
         self._report: Event | None = None
         self._previous: Event | None = None
@@ -438,6 +447,8 @@ class _Stream:
         self._frames, self._indent, self._patience = [], indent, 0
         self._code, self._user_code = [], []
         self._innermost_first = innermost_first
+        of = _OF_RANK.search(text)
+        self._rank_shown = int(of["told"] or of["tensor"]) if of is not None else None
 
     def _finish_traceback(self) -> None:
         """The log ends before the exception: the `raise` has its name, and what carries a worker's exception."""
@@ -574,6 +585,8 @@ class _Stream:
             outer.text += f"\n{text}"
             self._message = outer
             return
+        if self._rank_shown is not None:
+            rank, self._rank_shown = self._rank_shown, None
         if rank is None:
             rank = self._block_rank()
         if self._rank_of_next is not None and rank is None:
@@ -653,7 +666,7 @@ class _Stream:
             return True
         if self._mpi_rank is not None and (code := _MPI_CODE.match(text)) is not None:
             self._in_root = True
-            self._ended(self._mpi_rank, int(code["code"]), None, self._mpi_quote or quote)
+            self._ended(self._mpi_rank, status(code["code"]), None, self._mpi_quote or quote, alone=True)
             self._in_root, self._mpi_rank = False, None
             return True
         if "Root Cause (first observed failure)" in text:
@@ -661,7 +674,7 @@ class _Stream:
             self._block = {}
             return True
         if (line := _BLOCK_LINE.match(text)) is not None:
-            self._ended(int(line["rank"]), int(line["code"]), int(line["pid"]), quote)
+            self._ended(int(line["rank"]), status(line["code"]), int(line["pid"]), quote)
             return True
         match = _BLOCK.match(text)
         if match is None:
@@ -684,8 +697,9 @@ class _Stream:
         )
         if rank is None or code is None:
             return
-        has_error = int(code[1]) >= 0 and "To enable" not in value
-        self._ended(int(rank[1]), int(code[1]), int(code[2]), self._block_quotes[0] if has_error else quote)
+        ended = status(code[1])
+        has_error = ended >= 0 and "To enable" not in value
+        self._ended(int(rank[1]), ended, int(code[2]), self._block_quotes[0] if has_error else quote)
         if "Traceback" in value:
             self._begin(0, value)
 
@@ -694,11 +708,11 @@ class _Stream:
         match = _BLOCK_RANK.search(self._block.get("rank", ""))
         return int(match[1]) if match else None
 
-    def _ended(self, rank: int, code: int, pid: int | None, quote: Quote) -> None:
+    def _ended(self, rank: int, code: int, pid: int | None, quote: Quote, *, alone: bool = False) -> None:
         self._reader.reading.ranks.add(rank)
         self._reader.reading.ends.append(
             End(
-                rank=rank, code=code, quote=quote, pid=pid, first=self._in_root, stopped=code == -15,
+                rank=rank, code=code, quote=quote, pid=pid, first=self._in_root, alone=alone, stopped=code == -15,
                 time=time_in(self._block.get("time", "")),
             )
         )  # fmt: skip
@@ -760,8 +774,8 @@ def _explained(event: Event) -> Signature | None:
         return signature("helper-closed")
     if event.type == "BrokenPipeError" and any(_STARTS.search(frame.path) for frame in event.frames):
         return None  # it was starting a process of its own, no rank
-    if first is not None and first.kind == "store-timeout" and _meets(event.frames):
-        return signature("rendezvous-timeout")
+    if first is not None and first.kind == "store-timeout" and _agent_waits(event.frames):
+        return signature("exit-barrier" if _leaves(event.frames) else "rendezvous-timeout")
     if first is not None and first.id == "not-picklable" and any(_COPIES.search(f.path) for f in event.frames):
         return signature("fsdp-deepcopy")
     if first is not None and first.id == "gather-size" and any(_LOADS.search(f.path) for f in event.frames):
@@ -773,10 +787,14 @@ def _explained(event: Event) -> Signature | None:
     return first
 
 
-def _meets(frames: Sequence[Frame]) -> bool:
-    """A launcher waited for those of other nodes, and not at the end."""
-    starts = any(_AGENT.search(frame.path) for frame in frames)
-    return starts and all(frame.function != "_exit_barrier" for frame in frames)
+def _agent_waits(frames: Sequence[Frame]) -> bool:
+    """A launcher waited for those of other nodes."""
+    return any(_AGENT.search(frame.path) for frame in frames)
+
+
+def _leaves(frames: Sequence[Frame]) -> bool:
+    """At the end, when its own ranks had ended."""
+    return any(frame.function == "_exit_barrier" for frame in frames)
 
 
 def _is_name(name: str) -> bool:

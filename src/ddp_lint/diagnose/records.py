@@ -19,6 +19,7 @@ _LIBRARY = re.compile(
     r"(^|[/\\])torch[/\\](distributed|nn|autograd|utils|_\w+|cuda|optim|multiprocessing|testing)[/\\]|^torch[/\\]|"
     r"[/\\](?P<checkout>fairscale|deepspeed|transformers|accelerate|lightning|pytorch_lightning|apex|xformers|peft|timm|"
     r"torchvision|datasets|ray|vllm|flash_attn|diffusers)[/\\](src[/\\])?(?P=checkout)[/\\]|"
+    r"[/\\]megatron[/\\]core[/\\]|"
     # of Windows: the standard library has no folder of its version there
     r"^[A-Za-z]:\\.*\\[Ll]ib\\((multiprocessing|concurrent|asyncio|importlib|ctypes)\\|"
     r"(runpy|threading|subprocess|queue|contextlib|pickle|socket|selectors)\.py$)|\\Scripts\\[\w.-]+\.exe\\|"
@@ -176,6 +177,8 @@ class End:
     pid: int | None = None
     #: Named by the launcher as the first failure.
     first: bool = False
+    #: The launcher tells of the first failure alone: that it names no other rank says nothing of the others.
+    alone: bool = False
     #: Ended by the launcher because of another one.
     stopped: bool = False
     time: float | None = None
