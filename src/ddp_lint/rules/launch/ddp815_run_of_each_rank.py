@@ -11,9 +11,12 @@ from ddp_lint.launch.one_process import as_one_process
 from ddp_lint.launch.one_rank import comes_on_one_rank, on_one_rank
 from ddp_lint.launch.ranks import runs_alone
 from ddp_lint.launch.shown_in_file import ShownInFile
+from ddp_lint.launch.started import launched_as_several
 from ddp_lint.launch.trackers import is_for_agent, is_left_to_rank, is_switched_off, starts_own
 from ddp_lint.launch.waiting import ends_while_others_wait
+from ddp_lint.project.facts import ModuleFacts
 from ddp_lint.rules.base import Rule
+from ddp_lint.rules.data.trainers import is_shared_by_trainers
 from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source.queries import calls_in
 from ddp_lint.source.syntax import calls_below, function_at
@@ -122,20 +125,32 @@ class RunOfEachRank(Rule):
 
     def visit_Module(self, node: cst.Module) -> None:
         found = self._of_all(None)
-        shown = self._shown.at_top(calls_in(node)) if found else None
+        calls = list(calls_in(node)) if found else []
+        shown = self._shown.at_top(calls) or self._shown.prepared_at_top(calls)
         if shown is not None and not on_one_rank(self.module, shown.call):
-            self._report(found, shown.call)
+            self._report(found, shown.call, doubtful=not shown.surely)
+        elif found and self.module.facts is not None and self._starts_several(self.module.facts):
+            self._report(found, found[0][0], doubtful=True)
 
     def visit_FunctionDef(self, node: cst.FunctionDef) -> None:
         found = self._of_all(node)
         shown = self._shown.of(node) if found else None
         if shown is not None and not on_one_rank(self.module, shown.call):
             calls = set(shown.of(list(calls_in(node.body))))
-            self._report([each for each in found if each[0] in calls], shown.call, doubtful=not shown.surely)
-            return
-        reached = reached_by_all(self.module, node) if found else None
+            counted = [each for each in found if each[0] in calls]
+            self._report(counted, shown.call, doubtful=not shown.surely)
+            if counted:
+                return
+        reached = reached_by_all(self.module, node, self._starts_several) if found else None
         if reached is not None:
             self._report(found, reached.span, reached.way)
+
+    def _starts_several(self, program: ModuleFacts) -> bool:
+        """Whether a command of the project starts a program as several processes, or a trainer of Lightning does."""
+        project = self.module.project
+        if project is None:
+            return False
+        return launched_as_several(project, program) is not None or is_shared_by_trainers(project, program)
 
     def _of_all(self, function: cst.FunctionDef | None) -> list[tuple[cst.Call, Tracker]]:
         module = self.module
