@@ -30,7 +30,8 @@ class RunOfEachRank(Rule):
     Finds calls that start a run of an experiment tracker (`wandb.init`, `mlflow.start_run`, `aim.Run`,
     `neptune.init_run`, `comet_ml.Experiment`, `swanlab.init`, `trackio.init`, clearml's `Task.init`) outside of any
     test for the rank, in a function that every rank runs: it creates the process group, wraps the model, makes
-    accelerate's `Accelerator`, reads its rank or trains, or is called by such a function, also in another file.
+    accelerate's `Accelerator`, reads its rank or trains, or is called by such a function, also in another file; and in
+    programs that a command of the project starts as several processes, or a `Trainer` of Lightning.
 
     ## Why it breaks
 
@@ -90,7 +91,11 @@ class RunOfEachRank(Rule):
     name, folder or tags: one run for each rank on purpose. Settings that something in the project makes of the rank
     (`args.log = args.log and rank == 0`), and those that a call unpacks and the function does not write down. The
     loggers of Lightning, transformers and accelerate, which start runs on the first rank alone. Agents of sweeps. Code
-    that only programs without a group come to, and tests.
+    that only programs without a group come to, and tests. TensorBoard's `SummaryWriter` of each rank: it writes a file
+    of its own, and whether their curves are read as one is up to who reads them.
+
+    Only with `--preview`: what accelerate prepares, which may be started as one process, what is reached by way of
+    other functions, and programs that a command of the project, or Lightning's `Trainer`, starts as several processes.
 
     ## How to confirm
 

@@ -234,4 +234,6 @@ def started(case: Case) -> Opinion:
             text = f"{of_ranks(sorted(ranks))} each start a run of {tracker} here"
             return case.fires("started", text, rank=min(ranks), frame=ranks[min(ranks)])
     alone = sorted({rank for each in own.values() for rank in each})
-    return Opinion(silent=f"{of_ranks(alone)} alone starts a run" if alone else "no rank starts a run of its own here")
+    if not alone:
+        return Opinion(doubt="the runs that the calls here start are switched off in this run, or belong together")
+    return Opinion(silent=f"{of_ranks(alone)} alone starts a run")
