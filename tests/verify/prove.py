@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import importlib.util
 import json
 import os
 import pathlib
@@ -31,6 +32,8 @@ from ddp_lint.verify.target import resolve
 EXAMPLE, USE_INSTEAD = "example", "use_instead"
 #: Where the page has the program of each.
 HEADINGS = {EXAMPLE: "Example", USE_INSTEAD: "Use instead"}
+#: What pages import and a proof has no use for: a module in its place, where the package is not installed.
+STAND_INS = {"wandb": "def init(**settings): ...\n\n\ndef log(values): ...\n"}
 #: FSDP1 too, for the rules whose hazard is its own.
 WRAPS = ("ddp", "fsdp2")
 
@@ -50,6 +53,9 @@ def proof(code: str, section: str, options: Options, pool: Pool) -> dict[str, ob
     with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
         path = pathlib.Path("train.py")
         path.write_text(Page.of(all_rules()[code]).code(HEADINGS[section]))
+        for name, text in STAND_INS.items():
+            if f"import {name}\n" in path.read_text() and importlib.util.find_spec(name) is None:
+                pathlib.Path(f"{name}.py").write_text(text)
         prove_it = example if section == EXAMPLE else use_instead
         found = prove_it(code, options, path, pool)
     return {

@@ -8,7 +8,7 @@ from __future__ import annotations
 import ast
 import dataclasses
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import libcst as cst
 
@@ -56,8 +56,11 @@ class Reached:
         return self.way[0].span if self.way else self.facts.file.span_of(self.call)
 
 
-def reached_by_all(module: Module, definition: cst.FunctionDef) -> Reached | None:
-    """What shows that all ranks of a program run a function of `module`, if anything does."""
+def reached_by_all(
+    module: Module, definition: cst.FunctionDef, starts_several: Callable[[ModuleFacts], bool] | None = None
+) -> Reached | None:
+    """What shows that all ranks of a program run a function of `module`, if anything does. `starts_several`: what else
+    says of a program that it is run by several processes."""
     project, facts = module.project, module.facts
     function = function_at(facts.tree, module.span(definition.name).line) if facts is not None else None
     if project is None or facts is None or function is None:
@@ -80,6 +83,8 @@ def reached_by_all(module: Module, definition: cst.FunctionDef) -> Reached | Non
                     above.append((site.facts, site.around, (*way, site)))
                 elif (call := _joins_at_top(project, site.facts)) is not None:
                     return Reached(site.facts, call, (*way, site))
+                elif starts_several is not None and starts_several(site.facts):
+                    return Reached(site.facts, site.node, (*way, site))
         level = above
     return None
 

@@ -82,6 +82,13 @@ class ShownInFile:
         every = next((c for c in calls if self._is_run_by_every_rank(c)), None)
         return Shown(every) if every is not None else None
 
+    def prepared_at_top(self, calls: Iterable[cst.Call]) -> Shown | None:
+        """What shows of the lines outside of functions that a framework prepares models there: accelerate's launcher
+        starts the file as several processes, or as one."""
+        prepares = (c for c in calls if called(c) in frameworks.called_to_wrap() and self._shows_ranks(c))
+        every = next(prepares, None)
+        return Shown(every, surely=False) if every is not None else None
+
     def of(self, function: cst.FunctionDef) -> Shown | None:
         """What shows it of a function."""
         calls = list(calls_in(function.body))

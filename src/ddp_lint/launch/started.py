@@ -243,6 +243,13 @@ def launched(project: Project, facts: ModuleFacts, local_rank: str, *, several: 
     return next((Launch(start, script) for script, start in _commands_of(project, facts, counts)), None)
 
 
+def launched_as_several(project: Project, facts: ModuleFacts) -> Launch | None:
+    """The first command of the project that starts a file itself, or a program that imports it, by a launcher that may
+    start more than one process."""
+    commands = _commands_of(project, facts, lambda start: bool(start.launcher) and start.how == "several")
+    return next((Launch(start, script) for script, start in commands), None)
+
+
 def place_of(project: Project, launch: Launch) -> str:
     """The file and the line that a command is in: ``run.sh:3``. Who asks depends on the whole text of the file; the
     line is no part of a `Start`, so that who does not ask depends on no line."""

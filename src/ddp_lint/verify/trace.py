@@ -482,7 +482,7 @@ class Call(Event):
     `name`: torch.load, torch.save, share_memory_, os._exit, sys.exit, set_device, init_process_group,
     destroy_process_group, DistributedDataParallel, FullyShardedDataParallel, fully_shard, DataLoader,
     DistributedSampler, set_epoch, clip_grad_norm_, GradScaler.update, multiprocessing, subprocess, manual_seed,
-    autograd.grad, no_sync, compile ...
+    autograd.grad, no_sync, compile, start_run ...
     `arguments` hold what matters of the call, as JSON values; the docstring of each observer says what.
     """
 

@@ -42,6 +42,12 @@ def trainers_of(module: Module) -> list[Trainer]:
     return [each for facts in files if project is not None for each in _made_in(project, facts)]
 
 
+def is_shared_by_trainers(project: Project, facts: ModuleFacts) -> bool:
+    """Whether a program makes trainers, all of which run on several devices."""
+    made = list(_made_in(project, facts)) if uses_lightning(facts) else []
+    return bool(made) and all(each.is_shared for each in made)
+
+
 def uses_lightning(facts: ModuleFacts) -> bool:
     """Whether a file imports Lightning, by either of its names."""
     return not LIGHTNING.isdisjoint(facts.imports.packages)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import ast
-import re
 
+from ddp_lint.knowledge.trackers import switched_off
 from ddp_lint.launch.one_rank import calls_of, is_on_first
 from ddp_lint.project import Project
 from ddp_lint.project.facts import ModuleFacts
@@ -13,8 +13,6 @@ from ddp_lint.source.syntax import calls_below, function_at, statements, walk
 from ddp_lint.view import Module
 
 _STARTS = "wandb.init"
-#: The other ranks have no run on purpose, or one that does nothing.
-_SWITCHED_OFF = re.compile(r"WANDB_MODE|WANDB_DISABLED|wandb\.setup")
 #: Files that hold the name of a function, and functions above a place, which are looked at.
 _FILES, _ABOVE = 25, 3
 
@@ -32,7 +30,7 @@ def started_on_first(module: Module) -> tuple[ModuleFacts, ast.Call, frozenset[s
             continue
         starts = [call for call in calls_below(facts.tree) if dotted_ast(call.func) == _STARTS]
         chosen = any(keyword.arg == "mode" for call in starts for keyword in call.keywords)
-        if starts and (chosen or _SWITCHED_OFF.search(facts.file.text)):
+        if starts and (chosen or switched_off().search(facts.file.text)):
             return None
         found += ((facts, call) for call in starts)
     if not found or not all(is_on_first(module, facts, call) for facts, call in found):

@@ -21,6 +21,7 @@ from ddp_lint.verify.child.observers.files import Files
 from ddp_lint.verify.child.observers.lines import Lines
 from ddp_lint.verify.child.observers.process_exits import Exits
 from ddp_lint.verify.child.observers.processes import Processes
+from ddp_lint.verify.child.observers.trackers import Trackers
 from ddp_lint.verify.child.observers.watchdog import Watchdog
 from ddp_lint.verify.child.recorder import Recorder
 from ddp_lint.verify.frames import traceback_frames
@@ -62,6 +63,7 @@ class Session:
         self.environment.install()
         Files(self.recorder).install()
         Processes(self.recorder).install()
+        Trackers(self.recorder).install()
         self.watchdog.start()
         patching.when_imported("torch", lambda _: self._torch_is_here())
 

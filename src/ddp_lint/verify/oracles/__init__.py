@@ -16,6 +16,7 @@ ORACLES: Mapping[str, Callable[[Case], Opinion]] = {
     for oracle in (
         failures.exception, failures.exit, failures.arguments,
         host.value, host.sync, host.graph_break, host.recompile, host.device, host.environment,
+        host.started,
         order.sequence, order.stall, order.files, order.lost, order.resummed, order.streams,
         replicas.gradient, replicas.parameter, replicas.state, replicas.identity, replicas.reference, replicas.write,
         replicas.unused, replicas.nograd, replicas.finite, replicas.apart,

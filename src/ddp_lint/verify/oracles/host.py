@@ -1,4 +1,5 @@
-"""What the host reads, compiles, and sets: values, synchronisation, TorchDynamo, devices, the environment."""
+"""What the host reads, compiles, sets and starts: values, synchronisation, TorchDynamo, devices, the environment, runs
+of trackers."""
 
 from __future__ import annotations
 
@@ -12,6 +13,7 @@ from ddp_lint.verify.cpu_limits import undecided
 from ddp_lint.verify.oracles.case import Case, Opinion, real
 from ddp_lint.verify.results import Evidence
 from ddp_lint.verify.trace import Call, Collective, Environment, Frame, GraphBreak, Note, Race, Recompile, Sync, Value
+from ddp_lint.verify.wording import of_ranks
 
 #: Of numbers that ranks compute alike, but for the order in which they add.
 _differ = functools.partial(differ, relative=1e-4, absolute=1e-6)
@@ -216,3 +218,22 @@ def _when(event: Environment) -> str:
         (event.torch_imported, "it was written after torch was imported"),
     )
     return next((text for holds, text in facts if holds), "no library reads it")
+
+
+def started(case: Case) -> Opinion:
+    """Runs of an experiment tracker: whether one rank starts one, or each a run of its own."""
+    calls = case.calls("start_run")
+    if not calls:
+        return Opinion(doubt="no call that starts a run was seen at this line")
+    own: dict[str, dict[int, Frame]] = {}
+    for rank, event, frame in calls:
+        if not event.arguments["off"]:
+            own.setdefault(str(event.arguments["tracker"]), {}).setdefault(rank, frame)
+    for tracker, ranks in own.items():
+        if len(ranks) > 1:
+            text = f"{of_ranks(sorted(ranks))} each start a run of {tracker} here"
+            return case.fires("started", text, rank=min(ranks), frame=ranks[min(ranks)])
+    alone = sorted({rank for each in own.values() for rank in each})
+    if not alone:
+        return Opinion(doubt="the runs that the calls here start are switched off in this run, or belong together")
+    return Opinion(silent=f"{of_ranks(alone)} alone starts a run")
