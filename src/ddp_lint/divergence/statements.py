@@ -53,6 +53,7 @@ from ddp_lint.divergence.resolve import known
 from ddp_lint.divergence.selections import sums_up_batches
 from ddp_lint.divergence.stop_iteration import own_refusal
 from ddp_lint.divergence.targets import bind
+from ddp_lint.divergence.unset import as_asked, is_bound_within
 from ddp_lint.divergence.values import (
     ARITHMETIC,
     GROWN,
@@ -157,6 +158,8 @@ def _set_by_some(frame: Frame, test: Test, name: str, value: Value, node: ast.AS
     varies = test.varying()
     if name == LEFT_JOB and varies is not None:
         return unknown(("set", frame.key(node), name))
+    if varies is not None and varies.by_rank_or_place and is_bound_within(frame, name, node):
+        frame.unset[name] = value, test
     if "." not in name or varies is None or varies.local_only or value.reference is not None or not value.same:
         return value
     key = ("set", frame.key(node), name)
@@ -197,7 +200,7 @@ def _says(test: Test, what: Value, value: Value) -> bool:
 
 
 def _if(frame: Frame, node: ast.If) -> None:
-    test = test_of(frame, node.test)
+    test = as_asked(frame, node.test, test_of(frame, node.test))
     settled = test.settled
     if settled is not None:
         run(frame, node.body if settled else node.orelse)
@@ -605,7 +608,7 @@ def _breaks(loop: ast.For | ast.AsyncFor | ast.While) -> bool:
 def _while(frame: Frame, node: ast.While) -> None:
     def once() -> tuple[list[Effect], Names[Value], bool]:
         outer, frame.effects = frame.effects, []
-        test = test_of(frame, node.test)
+        test = as_asked(frame, node.test, test_of(frame, node.test))
         before, frame.effects = frame.effects, outer
         settled = test.settled
         inside, env, alive = _arm(frame, node.body, test)
