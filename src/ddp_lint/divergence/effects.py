@@ -247,6 +247,11 @@ def of_shards(effects: list[Effect]) -> list[Effect]:
     return _with_events(effects, lambda event: dataclasses.replace(event, sharded=True))
 
 
+def of_held(effects: list[Effect]) -> list[Effect]:
+    """The same tree with events that come about for each element of what an object holds, which begins empty."""
+    return _with_events(effects, lambda event: dataclasses.replace(event, of_held=True))
+
+
 def shadowed(effects: list[Effect]) -> list[Effect]:
     """The same tree inside of a `Join`: a rank that has no more inputs takes part in what the models of the others do
     until they have none either. For a collective that is written in the loop nobody does."""

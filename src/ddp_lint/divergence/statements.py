@@ -14,7 +14,7 @@ from ddp_lint.divergence.calls_by_name import of_arms
 from ddp_lint.divergence.closures import visible
 from ddp_lint.divergence.collectives import agree, backward_of_result
 from ddp_lint.divergence.conditions import test_of
-from ddp_lint.divergence.definitions import calls_in, made_anew, stores_of
+from ddp_lint.divergence.definitions import begins_empty, calls_in, made_anew, stores_of
 from ddp_lint.divergence.effects import (
     Attempt,
     Branch,
@@ -27,6 +27,7 @@ from ddp_lint.divergence.effects import (
     doubtful_rounds,
     flat,
     matters,
+    of_held,
     of_shards,
     shadowed,
 )
@@ -49,8 +50,8 @@ from ddp_lint.divergence.iterators import iterator_by_class
 from ddp_lint.divergence.lengths import agrees_to_stop, as_dispatched, padded_to
 from ddp_lint.divergence.losses import of_operation
 from ddp_lint.divergence.object_lists import is_counted, with_objects
-from ddp_lint.divergence.resolve import known
-from ddp_lint.divergence.selections import sums_up_batches
+from ddp_lint.divergence.resolve import iterated, known
+from ddp_lint.divergence.selections import OF_DICTIONARY, sums_up_batches
 from ddp_lint.divergence.stop_iteration import own_refusal
 from ddp_lint.divergence.targets import bind
 from ddp_lint.divergence.unset import as_asked, is_bound_within
@@ -80,7 +81,7 @@ from ddp_lint.knowledge import table
 from ddp_lint.project.parts import PART_OF, children, kept_by_node
 from ddp_lint.source.imports import last_part
 from ddp_lint.source.names import Names
-from ddp_lint.source.syntax import FunctionNode, calls_below, names_in, walk
+from ddp_lint.source.syntax import FunctionNode, calls_below, first_name, names_in, walk
 from ddp_lint.tensors.contexts import body_without_gradient
 
 #: Loops within loops are evaluated twice down to this depth, once below it.
@@ -403,6 +404,8 @@ def _for(frame: Frame, node: ast.For | ast.AsyncFor) -> None:
         or _in_groups_of_rounds(frame, node, body)
     ):
         rounds = None
+    if matters(body) and _goes_through_held(frame, node.iter):
+        body = of_held(body)
     frame.env = env
     if (of := _agreed_by_key(frame, node)) is not None:
         agree(frame, of)
@@ -414,6 +417,19 @@ def _for(frame: Frame, node: ast.For | ast.AsyncFor) -> None:
     frame.env = after
     if not alive and not _breaks(node):
         frame.alive = False
+
+
+def _goes_through_held(frame: Frame, iterable: ast.expr) -> bool:
+    """``for name in self.totals:``, of a collection that is empty when the object has been made."""
+    while isinstance(iterable, ast.Call) and (over := iterated(iterable)) is not None:
+        iterable = over
+    if isinstance(iterable, ast.Call) and last_part(iterable.func) in OF_DICTIONARY:
+        iterable = getattr(iterable.func, "value", iterable)
+    if frame.owner is None or not isinstance(frame.function, FunctionNode) or not isinstance(iterable, ast.Attribute):
+        return False
+    if dotted(iterable.value) != first_name(frame.function):
+        return False
+    return any(begins_empty(owner.node, iterable.attr) for owner in frame.linker.linearised(frame.owner)[0])
 
 
 def _is_never_entered(frame: Frame, iterable: ast.expr) -> bool:
