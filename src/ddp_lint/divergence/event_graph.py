@@ -176,6 +176,8 @@ class Loop:
     endless: bool = False
     #: Left after a number of steps, which the rounds of loops within count: they may end where they like.
     by_steps: bool = False
+    #: Left by what a collective in it has given.
+    answers: bool = False
 
 
 Node = End | EventNode | Choice | Loop

@@ -594,7 +594,7 @@ def as_long_as(frame: Frame, value: Value, length: ast.expr | None) -> Value:
     """A list that was padded to a length, which may be the same on all ranks."""
     if length is None or value.varies is None or evaluate(frame, length).varies is not None:
         return value
-    return dataclasses.replace(value, even=True)
+    return dataclasses.replace(value, components=filled(value.key, value.varies).components, open=True, even=True)
 
 
 def _is_fraction(value: Value) -> bool:

@@ -622,12 +622,17 @@ def _breaks(loop: ast.For | ast.AsyncFor | ast.While) -> bool:
 
 
 def _while(frame: Frame, node: ast.While) -> None:
+    told = False
+
     def once() -> tuple[list[Effect], Names[Value], bool]:
+        nonlocal told
         outer, frame.effects = frame.effects, []
         test = as_asked(frame, node.test, test_of(frame, node.test))
         before, frame.effects = frame.effects, outer
         settled = test.settled
         inside, env, alive = _arm(frame, node.body, test)
+        asked = (env.get(name) for name in names_in(node.test))
+        told = matters(inside) and any(value is not None and value.agreed for value in asked)
         if settled is True:
             return [*before, *inside], env, alive
         return [*before, Branch(test, inside, [Leave("break")], frame.span(node))], env, alive
@@ -639,7 +644,8 @@ def _while(frame: Frame, node: ast.While) -> None:
     if matters(body) or orelse or any(not _is_break(effect) for effect in body):
         by_steps = counts_steps(frame, node)
         serves = endless and agrees_to_stop(body)
-        frame.effects.append(Rounds(body, [], None, frame.span(node), endless, by_steps, serves=serves))
+        whole = Rounds(body, [], None, frame.span(node), endless, by_steps, serves=serves, answers=told or serves)
+        frame.effects.append(whole)
         frame.effects.extend(orelse)
     frame.env = after
     if endless and not _breaks(node):
