@@ -2088,6 +2088,48 @@ PARTING = {
                 with Timer():  # !rank-branch
                     work()
     """,
+    "what all ranks read, where only one of them counts": """
+        def prompt(path, x):
+            count = 0
+            if dist.get_rank() == 0:
+                count = len(open(path).readlines())
+            at = 0
+            while True:
+                if dist.get_rank() == 0:
+                    at += 1
+                dist.broadcast(x, 0)  # !loop-count
+                if at == count:
+                    return
+
+        def prompt_with_an_else(path, x):
+            if dist.get_rank() == 0:
+                count = len(open(path).readlines())
+            else:
+                count = len(path)
+            at = 0
+            while True:
+                if dist.get_rank() == 0:
+                    at += 1
+                dist.broadcast(x, 0)  # !loop-count
+                if at == count:
+                    return
+
+        def read_on_the_rank_that_has_it(path, x):
+            if dist.get_rank() == 0:
+                lines = open(path).readlines()
+            if dist.get_rank() == 0:
+                print(lines)
+                dist.all_reduce(x)  # !rank-branch
+
+        def caught(path, x):
+            if dist.get_rank() == 0:
+                lines = open(path).readlines()
+            try:
+                print(lines)
+            except NameError:
+                return
+            dist.all_reduce(x)  # !rank-branch
+    """,
 }
 
 EQUAL = {
@@ -4407,6 +4449,24 @@ EQUAL = {
             if mpu.is_pipeline_first_stage():
                 with deepspeed.zero.GatheredParameters(weight, modifier_rank=0):
                     weight.zero_()
+    """,
+    "a rank that has no value for what it reads fails there": """
+        def prompt(path, x):
+            if dist.get_rank() == 0:
+                count = len(open(path).readlines())
+            at = 0
+            while True:
+                if dist.get_rank() == 0:
+                    at += 1
+                dist.broadcast(x, 0)
+                if at == count:
+                    return
+
+        def counted(path, x):
+            if dist.get_rank() == 0:
+                count = len(open(path).readlines())
+            for _ in range(count):
+                dist.broadcast(x, 0)
     """,
 }
 

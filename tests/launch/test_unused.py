@@ -326,3 +326,46 @@ def test_a_test_that_skips_itself(tmp_path: pathlib.Path, first: str) -> None:
     (tmp_path / "test_training.py").write_text(text)
     found = check_paths([tmp_path / "test_training.py"], Settings(tmp_path, frozenset({"DDP503"}))).findings
     assert not found
+
+
+SUMMARY = """import torch.distributed as dist
+
+
+class Loading:
+    def load(self, path):
+        dist.barrier()
+        {call}
+
+    def summarize_times(self):
+        if dist.get_rank() == 0:
+            dist.barrier()
+{more}
+
+def load(path):
+    Loading().load(path)
+"""
+
+
+@pytest.mark.parametrize(
+    ("call", "more", "confidence"),
+    [
+        ("# self.summarize_times()", "", Confidence.LOW),
+        ("self.summarize_times()", "", Confidence.MEDIUM),
+        ("# summarize_times, which takes long, is for others", "", Confidence.MEDIUM),
+        (
+            "# self.summarize_times()",
+            "\n    def __getattr__(self, name):\n        return self.summarize_times\n",
+            Confidence.MEDIUM,
+        ),
+    ],
+)
+def test_a_method_whose_only_call_is_a_comment(
+    tmp_path: pathlib.Path, call: str, more: str, confidence: Confidence
+) -> None:
+    (tmp_path / "pyproject.toml").write_text('[project]\nname = "loading"\n')
+    package = tmp_path / "loading"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    (package / "load.py").write_text(SUMMARY.format(call=call, more=more))
+    (finding,) = check_paths([package / "load.py"], Settings(tmp_path, frozenset({"DDP101"}))).findings
+    assert finding.confidence is confidence

@@ -174,7 +174,7 @@ class _Builder:
             return self.sequence(effect.body, finished, inner, site)
         rounds = effect.rounds and self._settled(effect.rounds, self._depth(site, exits, effect.body))
         number = self._graph.next_number()
-        kinds = {"endless": effect.endless, "by_steps": effect.by_steps}
+        kinds = {"endless": effect.endless, "by_steps": effect.by_steps, "answers": effect.answers}
         return self._graph.add(Loop(number, body, again, leave, rounds, finished, effect.span, streams, **kinds))
 
     def _attempt(self, effect: Attempt, after: Node, exits: Exits, site: Site | None) -> Node:

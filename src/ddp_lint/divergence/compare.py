@@ -374,10 +374,27 @@ class Comparison:
             if not self._has_more_rounds(node):  # each rank leaves it with its first events
                 continue
             event = self._first_event(Side(node.body, 0, {}))
-            if event is not None:
+            if event is not None and not self._is_answered(node, event):
                 fork = Step(node.rounds, True, node.span, None, 0)
                 side = Side(node.body, 0, {}, fork)
                 yield Difference(event, None, side, Side(node.after, 1, {}, fork), fork, "rounds", node)
+
+    def _is_answered(self, loop: Loop, event: Event) -> bool:
+        """Do the ranks that have left the loop go on with the like call in one that ends for all of them at once:
+        ``for batch in loader: .. all_reduce(busy)``, and ``while busy: .. all_reduce(busy)`` behind it?"""
+        stack, seen = [loop.after], set[int]()
+        while stack:
+            node = stack.pop()
+            if node.number in seen or (isinstance(node, EventNode) and self._projection.holds(node.event)):
+                continue
+            seen.add(node.number)
+            if isinstance(node, Loop) and self._projection.is_live(node):
+                first = self._first_event(Side(node.body, 0, {})) if node.answers else None
+                if first is not None and first.symbol == event.symbol:
+                    return True
+            else:
+                stack += ways(node)
+        return False
 
     def of_crossings(self) -> Iterator[Difference]:
         """Arms of a rank test that move the same two tensors with calls of one name, the other way round."""

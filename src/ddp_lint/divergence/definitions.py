@@ -298,6 +298,21 @@ def stores_of(node: ast.ClassDef, attribute: str) -> Stores:
         return stores_in(node).get(attribute, ())
 
 
+def begins_empty(node: ast.ClassDef, attribute: str) -> bool:
+    """Does the constructor of a class set an attribute to a collection that holds nothing yet?"""
+    return any(method.name == "__init__" and _holds_nothing(value) for method, value in stores_of(node, attribute))
+
+
+def _holds_nothing(value: ast.expr) -> bool:
+    if isinstance(value, ast.Call):
+        made = last_part(value.func)
+        return made in _COLLECTIONS and len(value.args) <= (made == "defaultdict") and not value.keywords
+    return (isinstance(value, ast.Dict) and not value.keys) or (isinstance(value, ast.List) and not value.elts)
+
+
+_COLLECTIONS: Final = frozenset({"dict", "list", "set", "defaultdict", "OrderedDict", "Counter", "deque"})
+
+
 def _stored_first(method: FunctionNode) -> Mapping[str, ast.expr]:
     """What a method assigns to each attribute of its object at first."""
     this, found = first_name(method), dict[str, ast.expr]()

@@ -44,6 +44,9 @@ class Rounds:
     #: It goes on as long as the other ranks give it something to do: endless, and left after a collective in it, or
     #: what an unknown callee does with a function on some ranks alone (whose effects stand before it).
     serves: bool = False
+    #: Left by what a collective in it has given: a rank with nothing left to do makes the calls of the others in it,
+    #: until all are done.
+    answers: bool = False
 
 
 @dataclasses.dataclass(eq=False, slots=True)
@@ -245,6 +248,11 @@ def doubtful_rounds(effects: list[Effect]) -> list[Effect]:
 def of_shards(effects: list[Effect]) -> list[Effect]:
     """The same tree with events that come about only where something is sharded."""
     return _with_events(effects, lambda event: dataclasses.replace(event, sharded=True))
+
+
+def of_held(effects: list[Effect]) -> list[Effect]:
+    """The same tree with events that come about for each element of what an object holds, which begins empty."""
+    return _with_events(effects, lambda event: dataclasses.replace(event, of_held=True))
 
 
 def shadowed(effects: list[Effect]) -> list[Effect]:

@@ -87,6 +87,8 @@ class Event:
     quiet: bool = False
     #: A backward that comes to parameters on some ranks only: what the others have as a loss was made on the spot.
     loose: bool = False
+    #: It comes about for each element of a collection that its object begins with as an empty one.
+    of_held: bool = False
     #: It is doubted for no other reason than that its file shows nothing of this: one that leads here may show it.
     unproven: When = ""
 
@@ -174,6 +176,8 @@ class Loop:
     endless: bool = False
     #: Left after a number of steps, which the rounds of loops within count: they may end where they like.
     by_steps: bool = False
+    #: Left by what a collective in it has given.
+    answers: bool = False
 
 
 Node = End | EventNode | Choice | Loop

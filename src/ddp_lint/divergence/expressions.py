@@ -51,6 +51,7 @@ from ddp_lint.divergence.selections import (
     selection,
 )
 from ddp_lint.divergence.shards import element_of_parts, part_of
+from ddp_lint.divergence.unset import fail_where_unset
 from ddp_lint.divergence.values import (
     ARITHMETIC,
     KEYED,
@@ -194,6 +195,8 @@ def _name(frame: Frame, node: ast.Name) -> Value:
     value = frame.env.get(node.id)
     if value is None and frame.closure is not None:
         value = frame.closure.get(node.id)
+    if frame.unset and value is not None:
+        fail_where_unset(frame, node, value)
     return value if value is not None else frame.summaries.variables.module_name(frame, node)
 
 
@@ -591,7 +594,7 @@ def as_long_as(frame: Frame, value: Value, length: ast.expr | None) -> Value:
     """A list that was padded to a length, which may be the same on all ranks."""
     if length is None or value.varies is None or evaluate(frame, length).varies is not None:
         return value
-    return dataclasses.replace(value, even=True)
+    return dataclasses.replace(value, components=filled(value.key, value.varies).components, open=True, even=True)
 
 
 def _is_fraction(value: Value) -> bool:

@@ -128,6 +128,9 @@ class Frame:
     turned: dict[str, str] = dataclasses.field(default_factory=dict)
     #: Attributes that are not the same on all ranks since some of them have set them to a constant.
     apart: set[str] = dataclasses.field(default_factory=set)
+    #: Variables that some ranks alone have given a value, each with that value and the test that holds for these ranks:
+    #: the others fail where they read one.
+    unset: dict[str, tuple[Value, Test]] = dataclasses.field(default_factory=dict)
     #: Only the values of names are needed: constructors are not evaluated for their effects.
     values_alone: bool = False
     #: Within ``with torch.no_grad():``.

@@ -231,9 +231,20 @@ def streams(frame: Frame, dataset: Value | None) -> bool:
     if frame.linker.method(reference.of, "__len__") is not None:  # known beforehand, mostly rounded for all ranks
         return False
     method = frame.linker.method(reference.of, "__iter__")
-    if method is None or _endless(method.node) or _copes(frame.linker.project, reference.of.facts):
+    if method is None or _endless(method.node) or _goes_through_sampler(method.node):
+        return False
+    if _copes(frame.linker.project, reference.of.facts):
         return False
     return not _hands_on_endless(frame, reference.of, method.node)
+
+
+@kept_by_node(1024)
+def _goes_through_sampler(method: ast.AST) -> bool:
+    """Does a data set hand out what a sampler of its own says, ``for indices in self.sampler:``? That deals the data
+    out by their number, to equal parts or to each rank all."""
+    loops = (node.iter for node in inside(method) if isinstance(node, ast.For))
+    parts = (part for each in loops for part in walk(each) if isinstance(part, ast.Attribute))
+    return any("sampler" in part.attr for part in parts)
 
 
 def reads_files_of_its_own(frame: Frame, dataset: Value | None) -> bool:

@@ -14,7 +14,7 @@ from ddp_lint.divergence.calls_by_name import of_arms
 from ddp_lint.divergence.closures import visible
 from ddp_lint.divergence.collectives import agree, backward_of_result
 from ddp_lint.divergence.conditions import test_of
-from ddp_lint.divergence.definitions import calls_in, made_anew, stores_of
+from ddp_lint.divergence.definitions import begins_empty, calls_in, made_anew, stores_of
 from ddp_lint.divergence.effects import (
     Attempt,
     Branch,
@@ -27,6 +27,7 @@ from ddp_lint.divergence.effects import (
     doubtful_rounds,
     flat,
     matters,
+    of_held,
     of_shards,
     shadowed,
 )
@@ -49,10 +50,11 @@ from ddp_lint.divergence.iterators import iterator_by_class
 from ddp_lint.divergence.lengths import agrees_to_stop, as_dispatched, padded_to
 from ddp_lint.divergence.losses import of_operation
 from ddp_lint.divergence.object_lists import is_counted, with_objects
-from ddp_lint.divergence.resolve import known
-from ddp_lint.divergence.selections import sums_up_batches
+from ddp_lint.divergence.resolve import iterated, known
+from ddp_lint.divergence.selections import OF_DICTIONARY, sums_up_batches
 from ddp_lint.divergence.stop_iteration import own_refusal
 from ddp_lint.divergence.targets import bind
+from ddp_lint.divergence.unset import as_asked, is_bound_within
 from ddp_lint.divergence.values import (
     ARITHMETIC,
     GROWN,
@@ -79,7 +81,7 @@ from ddp_lint.knowledge import table
 from ddp_lint.project.parts import PART_OF, children, kept_by_node
 from ddp_lint.source.imports import last_part
 from ddp_lint.source.names import Names
-from ddp_lint.source.syntax import FunctionNode, calls_below, names_in, walk
+from ddp_lint.source.syntax import FunctionNode, calls_below, first_name, names_in, walk
 from ddp_lint.tensors.contexts import body_without_gradient
 
 #: Loops within loops are evaluated twice down to this depth, once below it.
@@ -157,6 +159,8 @@ def _set_by_some(frame: Frame, test: Test, name: str, value: Value, node: ast.AS
     varies = test.varying()
     if name == LEFT_JOB and varies is not None:
         return unknown(("set", frame.key(node), name))
+    if varies is not None and varies.by_rank_or_place and is_bound_within(frame, name, node):
+        frame.unset[name] = value, test
     if "." not in name or varies is None or varies.local_only or value.reference is not None or not value.same:
         return value
     key = ("set", frame.key(node), name)
@@ -197,7 +201,7 @@ def _says(test: Test, what: Value, value: Value) -> bool:
 
 
 def _if(frame: Frame, node: ast.If) -> None:
-    test = test_of(frame, node.test)
+    test = as_asked(frame, node.test, test_of(frame, node.test))
     settled = test.settled
     if settled is not None:
         run(frame, node.body if settled else node.orelse)
@@ -400,6 +404,8 @@ def _for(frame: Frame, node: ast.For | ast.AsyncFor) -> None:
         or _in_groups_of_rounds(frame, node, body)
     ):
         rounds = None
+    if matters(body) and _goes_through_held(frame, node.iter):
+        body = of_held(body)
     frame.env = env
     if (of := _agreed_by_key(frame, node)) is not None:
         agree(frame, of)
@@ -411,6 +417,19 @@ def _for(frame: Frame, node: ast.For | ast.AsyncFor) -> None:
     frame.env = after
     if not alive and not _breaks(node):
         frame.alive = False
+
+
+def _goes_through_held(frame: Frame, iterable: ast.expr) -> bool:
+    """``for name in self.totals:``, of a collection that is empty when the object has been made."""
+    while isinstance(iterable, ast.Call) and (over := iterated(iterable)) is not None:
+        iterable = over
+    if isinstance(iterable, ast.Call) and last_part(iterable.func) in OF_DICTIONARY:
+        iterable = getattr(iterable.func, "value", iterable)
+    if frame.owner is None or not isinstance(frame.function, FunctionNode) or not isinstance(iterable, ast.Attribute):
+        return False
+    if dotted(iterable.value) != first_name(frame.function):
+        return False
+    return any(begins_empty(owner.node, iterable.attr) for owner in frame.linker.linearised(frame.owner)[0])
 
 
 def _is_never_entered(frame: Frame, iterable: ast.expr) -> bool:
@@ -603,12 +622,17 @@ def _breaks(loop: ast.For | ast.AsyncFor | ast.While) -> bool:
 
 
 def _while(frame: Frame, node: ast.While) -> None:
+    told = False
+
     def once() -> tuple[list[Effect], Names[Value], bool]:
+        nonlocal told
         outer, frame.effects = frame.effects, []
-        test = test_of(frame, node.test)
+        test = as_asked(frame, node.test, test_of(frame, node.test))
         before, frame.effects = frame.effects, outer
         settled = test.settled
         inside, env, alive = _arm(frame, node.body, test)
+        asked = (env.get(name) for name in names_in(node.test))
+        told = matters(inside) and any(value is not None and value.agreed for value in asked)
         if settled is True:
             return [*before, *inside], env, alive
         return [*before, Branch(test, inside, [Leave("break")], frame.span(node))], env, alive
@@ -620,7 +644,8 @@ def _while(frame: Frame, node: ast.While) -> None:
     if matters(body) or orelse or any(not _is_break(effect) for effect in body):
         by_steps = counts_steps(frame, node)
         serves = endless and agrees_to_stop(body)
-        frame.effects.append(Rounds(body, [], None, frame.span(node), endless, by_steps, serves=serves))
+        whole = Rounds(body, [], None, frame.span(node), endless, by_steps, serves=serves, answers=told or serves)
+        frame.effects.append(whole)
         frame.effects.extend(orelse)
     frame.env = after
     if endless and not _breaks(node):

@@ -172,6 +172,8 @@ def _doubts_of_test(event: Event, varies: Variation, difference: Difference) -> 
     other_when = difference.other.when if difference.other is not None else ""
     if (event.when or other_when) and _without_sharding(difference):
         yield "the test is off where parameters are sharded, and only there does the call communicate"
+    if _may_hold_nothing(difference, varies):
+        yield "it communicates for what the object of a round holds, and one that a rank has more may hold nothing"
     if varies.cause == "file" and (varies.origin is None or varies.origin.span.line != difference.fork.span.line):
         yield "the ranks usually share a file system"
 
@@ -210,6 +212,17 @@ def _comes_from_elsewhere(varies: Variation, difference: Difference, region: Spa
 def _goes_round(difference: Difference) -> bool:
     """Do the ranks diverge by going round the loop a different number of times, and not by an exit from it?"""
     return difference.loop is not None and difference.fork.condition is difference.loop.rounds
+
+
+def _may_hold_nothing(difference: Difference, varies: Variation) -> bool:
+    """Does a round call its object, ``callback.finish()``, and communicates that for each element of a collection alone
+    with which the object begins empty? Ranks that have another object more may have one that fills nothing."""
+    event, loop = difference.event, difference.fork.span
+    if not event.of_held or not _goes_round(difference) or not varies.by_rank_or_place:
+        return False
+    calls = ((event.span, event.call), *((step.span, step.callee) for step in event.chain))
+    called = next((call for span, call in calls[:-1] if span.starts_in(loop)), "")  # the last is the collective
+    return "." in called and called.partition(".")[0] not in ("self", "super()", "cls")
 
 
 def _exit_of_all(difference: Difference) -> Step | None:

@@ -42,6 +42,17 @@ def unassigned(function: FunctionNode) -> frozenset[ast.AST]:
     return frozenset(node for node in early if node.id not in uncertain)
 
 
+@kept_by_node(1024)
+def binding_lines(function: FunctionNode) -> dict[str, tuple[int, ...]]:
+    """The lines at which a function binds its variables, without those of which more than that is to be known."""
+    uncertain, found = _uncertain(function), dict[str, list[int]]()
+    for statement, _ in _statements(function.body, ()):
+        for name in _bound(statement, _own(statement)):
+            if name not in uncertain:
+                found.setdefault(name, []).append(getattr(statement, "lineno", function.lineno))
+    return {name: tuple(lines) for name, lines in found.items()}
+
+
 def _is_later(binding: _Place, load: _Place) -> bool:
     return binding.order > load.order and not any(loop in load.loops for loop in binding.loops)
 

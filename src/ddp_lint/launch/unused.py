@@ -22,7 +22,7 @@ from ddp_lint.project.facts import ModuleFacts, assigned_in, statements_of
 from ddp_lint.project.parts import kept_by_node
 from ddp_lint.project.uses import uses
 from ddp_lint.source.imports import dotted_ast, is_within
-from ddp_lint.source.syntax import FunctionNode, blocks_at, decorators, main_guards, walk
+from ddp_lint.source.syntax import FunctionNode, blocks_at, decorators, function_at, main_guards, walk
 from ddp_lint.source.torch_versions import arm_left
 
 #: Files that hold a name which are looked at; one that more files hold counts as used.
@@ -65,9 +65,36 @@ def is_unused(project: Project, facts: ModuleFacts, line: int) -> bool:
         return False
     if _is_replaced(facts, definition) or is_left_file(project, facts) or _is_left_inside(facts, line):
         return True
-    if is_skipped(facts, line):
+    if is_skipped(facts, line) or _is_called_no_more(project, facts, line):
         return True
     return _is_left(project, facts, definition.name, frozenset())
+
+
+def _is_called_no_more(project: Project, facts: ModuleFacts, line: int) -> bool:
+    """Whether the only calls of the function that a line is in are in comments: the work has switched them off. That
+    tells as much of a package that is installed as of a program: its own author calls the function no more."""
+    function = function_at(facts.tree, line)
+    name = function.name if function is not None else ""
+    if function is None or len(name) < TELLING or function.decorator_list or name not in _called_in_comments(facts):
+        return False
+    owner = next(
+        (block for block in facts.tree.body if isinstance(block, ast.ClassDef) and function in block.body), None
+    )
+    if not (is_plain(project, f"{facts.name}.{owner.name}") if owner is not None else function in facts.tree.body):
+        return False
+    path = project.modules.find(facts.name)
+    if any(each != path for each in project.contents.holding(name)):
+        return False
+    return len(re.findall(rf"\b{name}\b", facts.file.code)) == 1  # its definition
+
+
+def _called_in_comments(facts: ModuleFacts) -> frozenset[str]:
+    """The functions that lines call which are comments: ``# self.summarize()``."""
+    return frozenset(_CALL_IN_COMMENT.findall(facts.file.text))
+
+
+#: A line of code that was made a comment, which calls a function.
+_CALL_IN_COMMENT = re.compile(r"^[ \t]*#[ \t]*(?:[\w.]+ = )?(?:self\.|[\w.]+\.)?(\w+)\(.*\)[ \t]*$", re.MULTILINE)
 
 
 def _is_left_inside(facts: ModuleFacts, line: int) -> bool:

@@ -76,7 +76,8 @@ class CollectiveInUnevenLoop(MismatchRule):
     multiple of the world size. Loops of a forward over pieces of its batch (`range(0, len(x), 8)`) where nothing shows
     that batches hold unlike numbers of samples: a batch sampler, buckets, a stream. Loops that first agree on whether
     to continue (`all_reduce` of a flag, then `break`), loops that a loop around starts again until a number of steps is
-    made, and loops inside `Join`. Only with `--preview`: several loops of a function with rounds that are computed from
+    made, loops behind which a rank makes the same call until all are done (`while busy: busy = all_reduce(..)`), and
+    loops inside `Join`. Only with `--preview`: several loops of a function with rounds that are computed from
     the rank and that come to one collective, as the phases of a pipeline do, whose rounds add up to one number.
 
     ## How to confirm
