@@ -966,6 +966,9 @@ else:
 
 #: What the cause says of some.
 CAUSES = {
+    "clipped": "(line 25) gives that of this rank's shard alone",
+    "rates": "the ranks use different learning rates from optimizer step 2 on: 0.1 on rank 0 and 0.05 on rank 1",
+    "folder": "best.pt (line 27): each rank has made up the path by itself",
     "tied": "1.weight became the same parameter as 0.weight after DDP was built (line 18)",
     "twice": "(line 18) prepares DDP for one backward, the first one behind it (line 20)",
     "switched off": "`require_backward_grad_sync` was False in the forward before it (line 20)",
@@ -1098,11 +1101,62 @@ for step in range(3):
     model(torch.randn(4, 8)).square().mean().backward()
     optimizer.step()
 """
+#: The norm of the gradients is that of this rank's shards, or is summed over the ranks.
+CLIPPED_SHARDS = """
+from torch.distributed.fsdp import fully_shard
+
+model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 4))
+fully_shard(model)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+torch.manual_seed(rank)
+for step in range(3):
+    optimizer.zero_grad()
+    model(torch.randn(4, 8)).square().sum().backward()
+    parts = [p.grad if wrong else p.grad.to_local() for p in model.parameters()]
+    total = torch.tensor(sum(part.norm().item() ** 2 for part in parts))
+    if not wrong:
+        dist.all_reduce(total)
+    for parameter in model.parameters():
+        parameter.grad.mul_(0.01 / total.sqrt().item())
+    optimizer.step()
+"""
+#: Each rank chooses the learning rate of its shards by itself.
+RATES_OF_SHARDS = """
+from torch.distributed.fsdp import fully_shard
+
+model = nn.Linear(8, 4)
+fully_shard(model)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for step in range(3):
+    optimizer.param_groups[0]["lr"] = 0.1 / (1 + step * rank * wrong)
+    optimizer.zero_grad()
+    model(torch.randn(4, 8)).square().mean().backward()
+    optimizer.step()
+"""
+#: A folder whose name each rank makes up, or that of one rank.
+OWN_FOLDER = """
+import pathlib
+import time
+
+time.sleep(0.01 * rank)
+name = [f"run-{time.time_ns()}"]
+if not wrong:
+    dist.broadcast_object_list(name, 0)
+folder = pathlib.Path(name[0])
+folder.mkdir(exist_ok=True)
+if rank == 0:
+    torch.save(torch.ones(2), folder / "best.pt")
+dist.barrier()
+torch.load(folder / "best.pt", map_location="cpu")
+"""
 
 
 @pytest.mark.parametrize(
     ("program", "arguments", "code", "says"),
     [
+        (CLIPPED_SHARDS, "clipped", "", "each rank changes its shard of the gradient of 0.weight by a number of its"),
+        (RATES_OF_SHARDS, "rates", "", "the ranks step with different learning rates, each its shards, from optimizer"),
+        (OWN_FOLDER, "folder", "", "rank 1 raised FileNotFoundError"),
         (EXCHANGED, "exchanged", "DDP602", "Expected to have finished reduction in the prior iteration"),
         (TIED, "tied", "DDP213", "Expected to have finished reduction in the prior iteration"),
         (TWICE, "twice", "DDP622", "gradients differ between the ranks before optimizer step 1"),
@@ -1156,6 +1210,9 @@ for step in range(3):
         (LOADED, "loaded", "", "the ranks' shards are of different models: weight, bias differed before FSDP"),
     ],
     ids=[
+        "clipped",
+        "rates",
+        "folder",
         "exchanged",
         "tied",
         "twice",
@@ -1549,6 +1606,36 @@ def test_ranks_that_left_their_epochs_early_are_seen_to_have_drawn_other_samples
     _, report = verify(tmp_path, "train.py", "--select", "DDP707")
     assert [finding["verdict"] for finding in report["findings"]] == ["refuted"], report["findings"]
     assert report["discovered"] == []
+
+
+#: The optimizer's state is divided among the ranks, saved as a whole, and loaded by all of them.
+DIVIDED_STATE = """
+from torch.distributed.optim import ZeroRedundancyOptimizer
+
+model = DDP(nn.Sequential(nn.Linear(8, 4), nn.Linear(4, 1)))
+
+
+def train():
+    optimizer = ZeroRedundancyOptimizer(model.parameters(), torch.optim.Adam, lr=0.01)
+    if state[0] is not None:
+        optimizer.load_state_dict(state[0])
+    model(torch.randn(4, 8)).square().mean().backward()
+    optimizer.step()
+    optimizer.consolidate_state_dict(to=0)
+    return optimizer.state_dict() if rank == 0 else None
+
+
+state = [None]
+for part in range(2):
+    state = [train()]
+    dist.broadcast_object_list(state, 0)
+"""
+
+
+def test_a_state_that_is_divided_among_the_ranks_is_none_where_others_have_it(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "train.py").write_text(script(DIVIDED_STATE))
+    status, report = verify(tmp_path, "train.py", "--select", "DDP301")
+    assert (status, report["discovered"]) == (0, []), report
 
 
 def test_a_group_that_asks_for_more_ranks_than_there_are_is_told_at_once(tmp_path: pathlib.Path) -> None:

@@ -29,7 +29,7 @@ from ddp_lint.verify.trace import (
     Write,
 )
 from ddp_lint.verify.usage import kept_apart
-from ddp_lint.verify.wording import at_line, of_ranks, spoken
+from ddp_lint.verify.wording import at_line, of_numbers, of_ranks, spoken
 
 
 def first_desync(traces: Sequence[Trace]) -> Desync | None:
@@ -136,7 +136,7 @@ def _unlike_rates(traces: Sequence[Trace], desync: Desync) -> Cause | None:
                 rates.setdefault(event.step, {})[trace.rank] = event
     for step, events in rates.items():
         if len({event.rates for event in events.values()}) > 1:
-            described = " and ".join(f"{_spoken(event.rates)} on rank {rank}" for rank, event in events.items())
+            described = " and ".join(f"{of_numbers(event.rates)} on rank {rank}" for rank, event in events.items())
             return Cause.of("unlike-rates", next(iter(events.values())).site, step=step, rates=described)
     return None
 
@@ -260,7 +260,7 @@ def _unlike_numbers(traces: Sequence[Trace], desync: Desync) -> Cause | None:
         if len({(write.op, write.name, write.site) for write in writes}) > 1 or first.site is None:
             return None
         if len({write.numbers for write in writes}) > 1:
-            given = [f"{_spoken(write.numbers)} on rank {t.rank}" for t, write in zip(traces, writes, strict=True)]
+            given = [f"{of_numbers(write.numbers)} on rank {t.rank}" for t, write in zip(traces, writes, strict=True)]
             return Cause.of("unlike-numbers", first.site, given=" and ".join(given), **_about(first))
     return None
 
@@ -336,10 +336,6 @@ def switched_cause(event: Switched) -> Cause:
     built = at_line(next(iter(event.built), None))
     switch, names = ("frozen", event.frozen) if event.frozen else ("thawed", event.thawed)
     return Cause.of(switch, event.site, names=spoken(names), built=built, where=where)
-
-
-def _spoken(rates: tuple[float, ...]) -> str:
-    return ", ".join(f"{rate:g}" for rate in rates[:3]) + (" ..." if len(rates) > 3 else "")
 
 
 def _never_averaged(traces: Sequence[Trace], desync: Desync) -> Cause | None:

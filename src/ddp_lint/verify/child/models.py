@@ -39,6 +39,11 @@ def is_shard(tensor: torch.Tensor) -> bool:
     return any(not placement.is_replicate() for placement in getattr(tensor, "placements", ()))
 
 
+def _is_divided(tensor: torch.Tensor) -> bool:
+    """Other ranks hold the rest of it: a mesh may have one rank alone."""
+    return is_shard(tensor) and tensor.device_mesh.size() > 1
+
+
 def pointer(tensor: torch.Tensor) -> int:
     """Address of the tensor's storage, 0 when it has none (meta, freed, wrapper subclasses)."""
     try:
@@ -358,9 +363,13 @@ class Models:
 
     def gradient_name(self, tensor: torch.Tensor) -> str:
         """The name of the parameter whose gradient a tensor is, "" of any other one."""
+        return self.gradient(tensor)[0]
+
+    def gradient(self, tensor: torch.Tensor) -> tuple[str, bool]:
+        """The same, and whether it is the gradient of this rank's part of that parameter."""
         address = pointer(tensor)
         for model in self:
             for name, parameter in model.parameters().items():
                 if parameter.grad is not None and address and pointer(parameter.grad) == address:
-                    return name
-        return ""
+                    return name, model.wrap == "fsdp1" or _is_divided(parameter)
+        return "", False

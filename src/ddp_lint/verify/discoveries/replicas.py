@@ -11,7 +11,7 @@ from ddp_lint.verify.damage import Cause
 from ddp_lint.verify.discoveries._evidence import discovery
 from ddp_lint.verify.match import present
 from ddp_lint.verify.oracles.replicas import moment
-from ddp_lint.verify.replica_drift import averages_alone, loaded_alone, unlike_modes
+from ddp_lint.verify.replica_drift import averages_alone, loaded_alone, shards_apart, unlike_modes
 from ddp_lint.verify.results import Discovery, Examined
 from ddp_lint.verify.statistics import assigned, evaluated, unshared
 from ddp_lint.verify.trace import COPY, NoGrad, Reference, Trace, Write
@@ -46,6 +46,11 @@ def unlike_replicas(examined: Examined) -> Iterator[Discovery]:
     if alone is not None:
         message, cause = alone
         yield discovery(examined, ("parameters", "parameter"), message, cause.site, cause)
+        return
+    shards = shards_apart(traces)
+    if shards is not None:
+        message, cause = shards
+        yield discovery(examined, ("gradients", "value"), message, cause.site, cause)
         return
     # A model that `verify` wraps by itself may well be meant for a wrap that broadcasts its buffers.
     apart = (unshared(traces) if examined.run.wrap == "script" else None) or assigned(traces)

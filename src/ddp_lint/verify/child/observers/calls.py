@@ -1,8 +1,9 @@
 """Calls that the oracles care for: torch.load, share_memory_, devices, loaders, clipping, seeds.
 
 What each Call's arguments hold:
-torch.load: map_location (as text, "" for none), storages (the locations stored in the file), landed (devices)
-torch.save: tensors (how many), parts (those of them that are a shard of this rank)
+torch.load: map_location (as text, "" for none), storages (the locations stored in the file), landed (devices), path
+torch.save: tensors (how many), parts (those of them that are a shard of this rank), path ("" for none)
+rates: optimizer (its number), rates (of its groups, when they have changed)
 share_memory_: device · set_device: device · DataLoader: workers, context, pin_memory, sampler, dataset, batches
 set_epoch: epoch · no_sync: {} · manual_seed: seed, generator (torch, random, numpy)
 wrapped: classes (of the modules of a model, by name), files (of the user's own among them)
@@ -19,6 +20,7 @@ schedule: total (steps that it is made for), steps (those that it made until the
 from __future__ import annotations
 
 import functools
+import os
 import random
 import sys
 from typing import Any
@@ -124,12 +126,13 @@ class Calls(Observer):
             map_location="" if map_location is None else str(map_location),
             storages=sorted(set(self._tags)),
             landed=sorted(found),
+            path=_path(f),
         )
         return loaded
 
-    def _save(self, obj: Any, *_args: Any, **_kwargs: Any) -> None:
+    def _save(self, obj: Any, f: Any = None, *_args: Any, **_kwargs: Any) -> None:
         saved = _tensors_in(obj)
-        self._call("torch.save", tensors=len(saved), parts=sum(map(is_shard, saved)))
+        self._call("torch.save", tensors=len(saved), parts=sum(map(is_shard, saved)), path=_path(f))
 
     def _restored(self, _result: Any, _storage: Any, location: Any) -> None:
         self._tags.append(str(location))
@@ -250,6 +253,10 @@ def _source(module: nn.Module) -> str:
     """The file of its forward."""
     code = getattr(type(module).forward, "__code__", None)
     return absolute(code.co_filename) if code is not None else ""
+
+
+def _path(file: Any) -> str:
+    return absolute(os.fsdecode(file)) if isinstance(file, str | bytes | os.PathLike) else ""
 
 
 def _class(module: Any) -> str:

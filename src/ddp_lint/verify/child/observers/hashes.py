@@ -6,6 +6,7 @@ import collections
 import ctypes
 import hashlib
 import math
+import weakref
 from collections.abc import Iterable
 from typing import Any
 
@@ -45,6 +46,8 @@ class Hashes(Observer):
         self._held: collections.deque[Any] = collections.deque(maxlen=_HELD)
         #: Fingerprints that the device may still be working on, to be read when the next one is computed.
         self._unread: list[tuple[torch.Tensor, dict[str, Any]]] = []
+        #: By optimizers of sharded models, in the order in which they stepped first, the rates that were reported last.
+        self._rates: weakref.WeakKeyDictionary[Any, tuple[float, ...]] = weakref.WeakKeyDictionary()
 
     def install(self) -> None:
         self.models.when_split = self.wrapped
@@ -103,7 +106,16 @@ class Hashes(Observer):
         stepped = self._stepped(optimizer)
         for model in stepped:
             model.updates += 1
+        if any(model.sharded for model in stepped):
+            self._note_rates(optimizer, rates)
         self._after(stepped, rates)
+
+    def _note_rates(self, optimizer: Any, rates: tuple[float, ...]) -> None:
+        """The learning rates of shards, whose values nothing compares, when they have changed."""
+        if self._rates.get(optimizer) != rates:
+            self._rates[optimizer] = rates
+            number = list(self._rates).index(optimizer)
+            self.recorder.emit(trace.Call, name="rates", arguments={"optimizer": number, "rates": rates})
 
     def finish(self) -> None:
         self._read()
@@ -185,7 +197,8 @@ def _kept(optimizer: Any, model: Model) -> dict[str, torch.Tensor]:
     """What an optimizer keeps of a model's parameters, but for counters."""
     found = {}
     for name, parameter in model.compared().items():
-        for key, value in optimizer.state.get(parameter, {}).items():
+        # A ZeroRedundancyOptimizer that has loaded a state has None for what other ranks keep.
+        for key, value in (optimizer.state.get(parameter) or {}).items():
             if isinstance(value, torch.Tensor) and value.numel() > 1 and not is_shard(value):
                 found[f"{key} of {name}"] = value
     return found
