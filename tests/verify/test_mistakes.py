@@ -1601,6 +1601,72 @@ def test_what_one_rank_alone_is_told_is_named(tmp_path: pathlib.Path, program: s
     assert cause in found["cause"], found
 
 
+#: Models of one file: what FSDP does not keep of them is the cause of all that differs from a single process.
+MADE_LATE = """
+import torch
+from torch import nn
+
+
+class Lazy(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body, self.tail = nn.Linear(8, 8), None
+
+    def forward(self, x):
+        if self.tail is None:
+            self.tail = nn.Linear(8, 4)
+        return self.tail(self.body(x))
+"""
+WRITTEN_CENTRES = """
+import torch
+from torch import nn
+
+
+class Centred(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.centre = nn.Parameter(torch.zeros(8), requires_grad=False)
+        self.body = nn.Linear(8, 8)
+
+    def forward(self, x):
+        with torch.no_grad():
+            self.centre.lerp_(x.mean(0), 0.5)
+        return self.body(x - self.centre)
+"""
+
+
+@pytest.mark.parametrize(
+    ("program", "line", "causes"),
+    [
+        (
+            MADE_LATE,
+            13,
+            [
+                "tail.weight, tail.bias became parts of the model after DDP was built, in forward (line 13)",
+                "tail.bias, tail.weight became parts of the model after FSDP had sharded it, in forward (line 13)",
+            ],
+        ),
+        (
+            WRITTEN_CENTRES,
+            14,
+            [
+                "aten.lerp_ in forward writes centre on each rank with what this rank has",
+                "aten.lerp_ in forward writes to the copy that FSDP gathers for forward and frees after it",
+            ],
+        ),
+    ],
+    ids=["late", "centres"],
+)
+def test_under_each_wrap_what_a_model_loses_lies_at_the_line_that_loses_it(
+    tmp_path: pathlib.Path, program: str, line: int, causes: list[str]
+) -> None:
+    (tmp_path / "model.py").write_text(program)
+    status, report = verify(tmp_path, "model.py", "--select", "DDP301")
+    found = report["discovered"]
+    assert status == 1 and [one["line"] for one in found] == [line] * 2, found
+    assert all(cause in one["cause"] for one, cause in zip(found, causes, strict=True)), found
+
+
 def test_ranks_that_left_their_epochs_early_are_seen_to_have_drawn_other_samples(tmp_path: pathlib.Path) -> None:
     (tmp_path / "train.py").write_text(script(OWN_FILES))
     _, report = verify(tmp_path, "train.py", "--select", "DDP707")

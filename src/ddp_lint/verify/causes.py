@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from ddp_lint.verify.compare import REPLICAS_EQUAL, Desync, desyncs, updates
 from ddp_lint.verify.damage import Cause
@@ -322,12 +322,35 @@ def _switched(traces: Sequence[Trace], desync: Desync) -> Cause | None:
 
 def _joined_later(traces: Sequence[Trace], desync: Desync) -> Cause | None:
     """What differs became a part of the model after DDP was built."""
-    added = {name for trace in traces for event in trace.of(Storage) for name in event.added}
-    built = next((call.site for trace in traces for call in trace.calls("DistributedDataParallel")), None)
-    if desync.wrap != "ddp" or not desync.names or not added.issuperset(desync.names):
+    if desync.wrap != "ddp" or not desync.names or not _added(traces).issuperset(desync.names):
         return None
-    what = "became a part" if len(desync.names) == 1 else "became parts"
-    return Cause.of("joined-later", built, names=spoken(desync.names), became=what, where=at_line(built))
+    built = next((call.site for trace in traces for call in trace.calls("DistributedDataParallel")), None)
+    made = _joined(traces, desync.names)
+    return Cause.of("joined-later", made or built, where=at_line(built), **_became(desync.names, made))
+
+
+def joined_shards(traces: Sequence[Trace], names: Collection[str]) -> Cause | None:
+    """Some of what differs from a single process became a part of the model after FSDP had sharded it."""
+    joined = sorted(_added(traces).intersection(names))
+    made = _joined(traces, joined)
+    return Cause.of("joined-shards", made, **_became(joined, made)) if joined else None
+
+
+def _added(traces: Sequence[Trace]) -> set[str]:
+    return {name for trace in traces for event in trace.of(Storage) for name in event.added}
+
+
+def _joined(traces: Sequence[Trace], names: Sequence[str]) -> Frame | None:
+    """The line that gave a wrapped model the first of these parameters, or the module that holds it."""
+    calls = (call for trace in traces for call in trace.calls("joined") if call.site is not None)
+    return next(
+        (c.site for c in calls if any(f"{name}.".startswith(f"{c.arguments['name']}.") for name in names)), None
+    )
+
+
+def _became(names: Sequence[str], made: Frame | None) -> dict[str, object]:
+    what = "became a part" if len(names) == 1 else "became parts"
+    return {"names": spoken(names), "became": what, "made": f", in {made.function}{at_line(made)}" if made else ""}
 
 
 def switched_cause(event: Switched) -> Cause:

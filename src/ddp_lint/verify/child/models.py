@@ -146,6 +146,9 @@ class Model:
         named = inner.named_modules() if inner is not None else ()
         self._modules = [(clean(name), weakref.ref(module)) for name, module in named]
 
+    def holds(self, module: nn.Module) -> bool:
+        return any(reference() is module for _, reference in self._modules)
+
     def places(self) -> Iterator[Place]:
         """Every parameter and buffer as its module holds it now."""
         wrap = self.replicated

@@ -104,7 +104,7 @@ def cause_of_mismatch(examined: Examined, first: Mismatch) -> Cause:
         return Cause.of("let-go", rank=let_go, others=others)
     made = made_of(first)
     if made:
-        return Cause.of("unlike-sizes", why=made)
+        return Cause.of("unlike-dtypes" if first.kind is Kind.DTYPE else "unlike-sizes", why=made)
     built = _unlike_models(examined, first)
     if built:
         return Cause.of("unlike-models", why=built)
