@@ -968,6 +968,7 @@ else:
 CAUSES = {
     "clipped": "(line 25) gives that of this rank's shard alone",
     "rates": "the ranks use different learning rates from optimizer step 2 on: 0.1 on rank 0 and 0.05 on rank 1",
+    "mean": "the gradients are 2 times too small",
     "folder": "best.pt (line 27): each rank has made up the path by itself",
     "tied": "1.weight became the same parameter as 0.weight after DDP was built (line 18)",
     "twice": "(line 18) prepares DDP for one backward, the first one behind it (line 20)",
@@ -1133,6 +1134,20 @@ for step in range(3):
     model(torch.randn(4, 8)).square().mean().backward()
     optimizer.step()
 """
+#: The mean of the ranks' losses is what backward begins at, or is a copy that is shown.
+MEAN_LOSS = """
+model = DDP(nn.Linear(8, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for step in range(3):
+    optimizer.zero_grad()
+    loss = model(torch.randn(4, 8) + rank).square().mean()
+    shown = loss if wrong else loss.detach().clone()
+    dist.all_reduce(shown)
+    shown = shown / world
+    (shown if wrong else loss).backward()
+    print(shown.item())
+    optimizer.step()
+"""
 #: A folder whose name each rank makes up, or that of one rank.
 OWN_FOLDER = """
 import pathlib
@@ -1156,6 +1171,7 @@ torch.load(folder / "best.pt", map_location="cpu")
     [
         (CLIPPED_SHARDS, "clipped", "", "each rank changes its shard of the gradient of 0.weight by a number of its"),
         (RATES_OF_SHARDS, "rates", "", "the ranks step with different learning rates, each its shards, from optimizer"),
+        (MEAN_LOSS, "mean", "", "backward begins at a loss that was summed over the ranks in place, and divided by 2"),
         (OWN_FOLDER, "folder", "", "rank 1 raised FileNotFoundError"),
         (EXCHANGED, "exchanged", "DDP602", "Expected to have finished reduction in the prior iteration"),
         (TIED, "tied", "DDP213", "Expected to have finished reduction in the prior iteration"),
@@ -1212,6 +1228,7 @@ torch.load(folder / "best.pt", map_location="cpu")
     ids=[
         "clipped",
         "rates",
+        "mean",
         "folder",
         "exchanged",
         "tied",
@@ -1702,6 +1719,16 @@ def test_a_state_that_is_divided_among_the_ranks_is_none_where_others_have_it(tm
     (tmp_path / "train.py").write_text(script(DIVIDED_STATE))
     status, report = verify(tmp_path, "train.py", "--select", "DDP301")
     assert (status, report["discovered"]) == (0, []), report
+
+
+def test_a_second_backward_through_a_freed_graph_is_the_targets_error(tmp_path: pathlib.Path) -> None:
+    """The graph no longer knows what the loss was divided by."""
+    (tmp_path / "train.py").write_text(
+        script("loss = DDP(nn.Linear(8, 1))(torch.randn(4, 8)).mean() / 2\nloss.backward()\nloss.backward()\n")
+    )
+    status, report = verify(tmp_path, "train.py", "--select", "DDP301")
+    (found,) = report["discovered"]
+    assert status == 1 and "Trying to backward through the graph a second time" in found["message"], found
 
 
 def test_a_group_that_asks_for_more_ranks_than_there_are_is_told_at_once(tmp_path: pathlib.Path) -> None:

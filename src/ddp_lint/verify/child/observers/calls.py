@@ -13,6 +13,7 @@ register_comm_hook: hook, of (where a hook of the user's own begins: path, line)
 clip_grad_norm_: sharded, scale (what a GradScaler has multiplied the gradients by so far)
 zero_grad: {} (of an optimizer that has gradients)
 divided_twice: by (the number that the loss of a backward was divided by twice in a row)
+divided_sum: by (the number of ranks, by which the loss was divided whose values were summed over them before; there)
 convert_sync_batchnorm: dropped (classes of the replaced layers that have a forward of their own)
 schedule: total (steps that it is made for), steps (those that it made until the end); written there
 """
@@ -38,6 +39,7 @@ from ddp_lint.verify.child import patching
 from ddp_lint.verify.child.dispatch import tensors
 from ddp_lint.verify.child.models import Model, clean, is_shard, local
 from ddp_lint.verify.child.observers.base import Observer
+from ddp_lint.verify.child.observers.sums import SUMMED
 from ddp_lint.verify.frames import absolute, is_user
 
 #: Schedules that are remembered until the end.
@@ -51,6 +53,8 @@ class Calls(Observer):
         self._tags: list[str] = []
         self._scale = 1.0
         self._converting = False
+        #: Where losses are summed over the ranks that backward then takes divided by their number.
+        self._summed: set[tuple[trace.Frame, ...]] = set()
         #: The schedules of learning rates, each with where it was made.
         self._schedules: list[tuple[Any, tuple[trace.Frame, ...]]] = []
 
@@ -207,9 +211,15 @@ class Calls(Observer):
         if self.recorder.active:
             with self.recorder.quieted(), _disable_current_modes():  # a saved number is no tensor to a mode
                 by = _divided_by(loss)
-            twice = next((number for number in by if number not in (0.0, 1.0) and by.count(number) > 1), None)
+                twice = next((number for number in by if number not in (0.0, 1.0) and by.count(number) > 1), None)
+                summed = _summed_and_divided(loss, dist.get_world_size() if dist.is_initialized() else 1)
             if twice is not None:
                 self._call("divided_twice", by=twice)
+            if summed and summed not in self._summed:
+                self._summed.add(summed)
+                self.recorder.emit(
+                    trace.Call, frames=summed, name="divided_sum", arguments={"by": dist.get_world_size()}
+                )
 
     def _decides(self, _scheduler: Any, metrics: Any, *_args: Any, **_kwargs: Any) -> None:
         if self.recorder.active:
@@ -241,12 +251,35 @@ def _divided_by(loss: torch.Tensor) -> list[float]:
     found: list[float] = []
     made: Any = loss.grad_fn
     while made is not None and type(made).__name__ == "DivBackward0":
-        divisor = made._saved_other
-        if not isinstance(divisor, torch.Tensor) or divisor.dim():
+        divisor = _divisor(made)
+        if divisor is None:
             break
-        found.append(float(divisor))
+        found.append(divisor)
         made = made.next_functions[0][0]
     return found
+
+
+def _summed_and_divided(loss: torch.Tensor, world: int) -> tuple[trace.Frame, ...]:
+    """Where a loss was summed over the ranks that was divided by their number afterwards: autograd knows of the
+    division alone."""
+    divided, made = False, loss.grad_fn
+    while made is not None and world > 1 and type(made).__name__ in ("DivBackward0", "MulBackward0"):
+        summed = made.metadata.get(SUMMED, ())
+        if summed:
+            break
+        divided |= type(made).__name__ == "DivBackward0" and _divisor(made) == world
+        made = made.next_functions[0][0]
+    found: tuple[trace.Frame, ...] = made.metadata.get(SUMMED, ()) if made is not None and divided else ()
+    return found
+
+
+def _divisor(made: Any) -> float | None:
+    """The number that a division was by; a graph that a backward has freed no longer knows it."""
+    try:
+        other = made._saved_other
+    except RuntimeError:
+        return None
+    return float(other) if isinstance(other, torch.Tensor) and not other.dim() else None
 
 
 def _source(module: nn.Module) -> str:
