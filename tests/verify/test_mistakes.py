@@ -1721,6 +1721,45 @@ def test_a_state_that_is_divided_among_the_ranks_is_none_where_others_have_it(tm
     assert (status, report["discovered"]) == (0, []), report
 
 
+#: What is done when a sum is there is done by the thread that notices it, or by that which asks when it is there.
+CALLBACK = """
+import time
+
+x, y = torch.ones(4), torch.ones(7)
+time.sleep(0.5 * (rank == 0))
+summed = dist.all_reduce(x, async_op=True).get_future()
+if rank == 0:
+    summed.wait()
+both = summed.then(lambda done: dist.all_reduce(y, async_op=True).get_future())
+both.wait().wait()
+dist.barrier()
+"""
+
+
+def test_the_thread_that_a_callback_runs_in_is_no_difference_between_the_ranks(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "train.py").write_text(script(CALLBACK))
+    status, report = verify(tmp_path, "train.py", "--select", "DDP301")
+    assert (status, report["discovered"]) == (0, []), report["discovered"]
+
+
+#: Parts of torch that hold what others do not: parameters without a shape until the first forward, and a forward that
+#: TorchScript makes for each module.
+RARE_PARTS = """
+lazy = nn.Sequential(nn.LazyLinear(8), nn.ReLU(), nn.LazyLinear(2))
+lazy(torch.randn(2, 8))
+for model in (DDP(lazy), DDP(torch.jit.script(nn.Sequential(nn.Linear(8, 1))))):
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model(torch.randn(4, 8)).square().mean().backward()
+    optimizer.step()
+"""
+
+
+def test_lazy_and_scripted_layers_are_no_error_of_ours(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "train.py").write_text(script(RARE_PARTS))
+    status, report = verify(tmp_path, "train.py", "--select", "DDP301")
+    assert (status, report["discovered"]) == (0, []), report["discovered"]
+
+
 def test_a_second_backward_through_a_freed_graph_is_the_targets_error(tmp_path: pathlib.Path) -> None:
     """The graph no longer knows what the loss was divided by."""
     (tmp_path / "train.py").write_text(

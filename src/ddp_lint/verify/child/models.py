@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.nn.parameter import is_lazy
 
 from ddp_lint.verify import trace
 from ddp_lint.verify.child.gathering import gathered
@@ -45,7 +46,9 @@ def _is_divided(tensor: torch.Tensor) -> bool:
 
 
 def pointer(tensor: torch.Tensor) -> int:
-    """Address of the tensor's storage, 0 when it has none (meta, freed, wrapper subclasses)."""
+    """Address of the tensor's storage, 0 when it has none (meta, freed, wrapper subclasses, lazy layers)."""
+    if is_lazy(tensor):
+        return 0
     try:
         return local(tensor).untyped_storage().data_ptr()
     except (RuntimeError, NotImplementedError):
@@ -215,14 +218,16 @@ class Model:
         return {name for name, p in parameters.items() if p.requires_grad and name.rpartition(".")[0] in of_torch}
 
     def parameters(self) -> dict[str, nn.Parameter]:
-        """By clean name; a tied parameter once, under its first name."""
-        return {clean(name): p for name, p in self.inner.named_parameters()} if self.inner is not None else {}
+        """By clean name; a tied parameter once, under its first name. Those of lazy layers have no shape at first."""
+        named = self.inner.named_parameters() if self.inner is not None else ()
+        return {clean(name): p for name, p in named if not is_lazy(p)}
 
     def all_parameters(self) -> list[tuple[str, nn.Parameter]]:
         """With every name of a tied parameter."""
         if self.inner is None:
             return []
-        return [(clean(name), p) for name, p in self.inner.named_parameters(remove_duplicate=False)]
+        named = self.inner.named_parameters(remove_duplicate=False)
+        return [(clean(name), p) for name, p in named if not is_lazy(p)]
 
     def statistics(self) -> dict[str, tuple[torch.Tensor, trace.Frame]]:
         """What modules gather by assignment, with the line that does."""

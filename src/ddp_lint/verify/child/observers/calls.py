@@ -21,6 +21,7 @@ schedule: total (steps that it is made for), steps (those that it made until the
 from __future__ import annotations
 
 import functools
+import inspect
 import os
 import random
 import sys
@@ -283,8 +284,8 @@ def _divisor(made: Any) -> float | None:
 
 
 def _source(module: nn.Module) -> str:
-    """The file of its forward."""
-    code = getattr(type(module).forward, "__code__", None)
+    """The file of its forward, which TorchScript makes by a descriptor that needs the module."""
+    code = getattr(inspect.getattr_static(type(module), "forward", None), "__code__", None)
     return absolute(code.co_filename) if code is not None else ""
 
 
