@@ -968,6 +968,8 @@ else:
 CAUSES = {
     "clipped": "(line 25) gives that of this rank's shard alone",
     "rates": "the ranks use different learning rates from optimizer step 2 on: 0.1 on rank 0 and 0.05 on rank 1",
+    "decays": "the ranks use different settings of the optimizer: weight_decay is 0.01 on rank 0 and 0.02 on rank 1",
+    "other": "in that of ranks 0, 1 by rank 1 and in that of rank 0 by rank 0",
     "mean": "the gradients are 2 times too small",
     "folder": "best.pt (line 27): each rank has made up the path by itself",
     "tied": "1.weight became the same parameter as 0.weight after DDP was built (line 18)",
@@ -1121,6 +1123,21 @@ for step in range(3):
         parameter.grad.mul_(0.01 / total.sqrt().item())
     optimizer.step()
 """
+#: Each rank decays its replica in a way of its own.
+DECAYS = """
+model = DDP(nn.Linear(8, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1, weight_decay=0.01 * (1 + rank * wrong))
+for step in range(3):
+    optimizer.zero_grad()
+    model(torch.randn(4, 8)).square().mean().backward()
+    optimizer.step()
+"""
+#: A line takes another group on each rank.
+OTHER_GROUP = """
+groups = [dist.new_group([member]) for member in range(world)]
+x = torch.ones(4)
+dist.all_reduce(x, group=groups[rank] if wrong and rank == 0 else None)
+"""
 #: Each rank chooses the learning rate of its shards by itself.
 RATES_OF_SHARDS = """
 from torch.distributed.fsdp import fully_shard
@@ -1171,6 +1188,8 @@ torch.load(folder / "best.pt", map_location="cpu")
     [
         (CLIPPED_SHARDS, "clipped", "", "each rank changes its shard of the gradient of 0.weight by a number of its"),
         (RATES_OF_SHARDS, "rates", "", "the ranks step with different learning rates, each its shards, from optimizer"),
+        (DECAYS, "decays", "", "parameters differ between the ranks after optimizer step 1: weight, bias"),
+        (OTHER_GROUP, "other", "", "missing rank: rank 0 makes no further call, rank 1 calls all_reduce [4] (line 17)"),
         (MEAN_LOSS, "mean", "", "backward begins at a loss that was summed over the ranks in place, and divided by 2"),
         (OWN_FOLDER, "folder", "", "rank 1 raised FileNotFoundError"),
         (EXCHANGED, "exchanged", "DDP602", "Expected to have finished reduction in the prior iteration"),
@@ -1228,6 +1247,8 @@ torch.load(folder / "best.pt", map_location="cpu")
     ids=[
         "clipped",
         "rates",
+        "decays",
+        "other",
         "mean",
         "folder",
         "exchanged",

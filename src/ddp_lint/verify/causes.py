@@ -50,6 +50,7 @@ def cause_of(traces: Sequence[Trace], desync: Desync) -> Cause | None:
         found = (
             _written_alone(traces, desync)
             or _unlike_rates(traces, desync)
+            or _unlike_settings(traces, desync)
             or _unlike_states(traces, desync)
             or _left_out(traces, desync)
             or _kept_alone(traces, desync)
@@ -138,6 +139,18 @@ def _unlike_rates(traces: Sequence[Trace], desync: Desync) -> Cause | None:
         if len({event.rates for event in events.values()}) > 1:
             described = " and ".join(f"{of_numbers(event.rates)} on rank {rank}" for rank, event in events.items())
             return Cause.of("unlike-rates", next(iter(events.values())).site, step=step, rates=described)
+    return None
+
+
+def _unlike_settings(traces: Sequence[Trace], desync: Desync) -> Cause | None:
+    """The optimizers were given other numbers: what decays or averages is not one on all ranks."""
+    for calls in zip(*(trace.calls("settings") for trace in traces), strict=False):
+        names = [name for name in calls[0].arguments if all(name in call.arguments for call in calls)]
+        unlike = [name for name in names if len({tuple(call.arguments[name]) for call in calls}) > 1]
+        if unlike and calls[0].step < desync.step:
+            by_rank = [(trace.rank, call.arguments[unlike[0]]) for trace, call in zip(traces, calls, strict=True)]
+            given = [f"{of_numbers(numbers)} on rank {rank}" for rank, numbers in by_rank]
+            return Cause.of("unlike-settings", calls[0].site, settings=f"{unlike[0]} is {' and '.join(given)}")
     return None
 
 

@@ -3,6 +3,7 @@
 What each Call's arguments hold:
 torch.load: map_location (as text, "" for none), storages (the locations stored in the file), landed (devices), path
 torch.save: tensors (how many), parts (those of them that are a shard of this rank), path ("" for none)
+settings: what an optimizer is given at its first step, by name the numbers of its groups
 rates: optimizer (its number), rates (of its groups, when they have changed)
 share_memory_: device · set_device: device · DataLoader: workers, context, pin_memory, sampler, dataset, batches
 set_epoch: epoch · no_sync: {} · manual_seed: seed, generator (torch, random, numpy)
