@@ -15,6 +15,7 @@ from torch import nn
 from torch.nn.modules import module as modules
 
 from ddp_lint.verify import trace
+from ddp_lint.verify.child import guard
 from ddp_lint.verify.child.models import Model, clean, local, pointer
 from ddp_lint.verify.child.observers.base import Observer
 
@@ -34,8 +35,9 @@ class Storages(Observer):
         self._joined = 0
 
     def install(self) -> None:
-        modules.register_module_module_registration_hook(self._joins)
-        modules.register_module_parameter_registration_hook(self._joins)
+        notice = guard.guarded(self._joins)
+        modules.register_module_module_registration_hook(notice)
+        modules.register_module_parameter_registration_hook(notice)
 
     def _joins(self, owner: nn.Module, name: str, part: Any) -> None:
         """A module gets a part: hooks are called before it has it."""
