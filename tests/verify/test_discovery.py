@@ -30,6 +30,7 @@ from ddp_lint.verify.trace import (
     Round,
     Samples,
     Switched,
+    Tensor,
     Write,
 )
 
@@ -337,6 +338,19 @@ def test_of_what_made_tensors_of_unlike_size_that_which_names_the_rank_is_named(
     (found,) = discover([run(*ranks, outcome="hang", how=["stalled"] * 2)], [])
     assert "`out = model(mine)` (line 5); `mine = data[rank::world]` (line 4)" in found.cause
     assert "Net" not in found.cause
+
+
+def test_what_made_tensors_of_unlike_dtype_is_named(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "train.py"
+    path.write_text(
+        "def main():\n    total = 0\n    for x in mine:\n        total += net(x).item()\n"
+        "    found = torch.tensor([total])\n    dist.all_reduce(found)\n"
+    )
+    kinds = [Tensor(shape=(1,), dtype=dtype) for dtype in ("float32", "int64")]
+    ranks = [[dataclasses.replace(_at(path, (6, "main")), tensors=(kind,))] for kind in kinds]
+    (found,) = discover([run(*ranks, outcome="hang", how=["stalled"] * 2)], [])
+    made = "`found = torch.tensor([total])` (line 5); `total += net(x).item()` (line 4); `total = 0` (line 2)"
+    assert made in found.cause and "a different dtype on each" in found.cause
 
 
 def test_the_condition_in_a_part_that_is_always_used_is_named(tmp_path: pathlib.Path) -> None:

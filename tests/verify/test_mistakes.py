@@ -966,6 +966,12 @@ else:
 
 #: What the cause says of some.
 CAUSES = {
+    "clipped": "(line 25) gives that of this rank's shard alone",
+    "rates": "the ranks use different learning rates from optimizer step 2 on: 0.1 on rank 0 and 0.05 on rank 1",
+    "decays": "the ranks use different settings of the optimizer: weight_decay is 0.01 on rank 0 and 0.02 on rank 1",
+    "other": "in that of ranks 0, 1 by rank 1 and in that of rank 0 by rank 0",
+    "mean": "the gradients are 2 times too small",
+    "folder": "best.pt (line 27): each rank has made up the path by itself",
     "tied": "1.weight became the same parameter as 0.weight after DDP was built (line 18)",
     "twice": "(line 18) prepares DDP for one backward, the first one behind it (line 20)",
     "switched off": "`require_backward_grad_sync` was False in the forward before it (line 20)",
@@ -1098,11 +1104,94 @@ for step in range(3):
     model(torch.randn(4, 8)).square().mean().backward()
     optimizer.step()
 """
+#: The norm of the gradients is that of this rank's shards, or is summed over the ranks.
+CLIPPED_SHARDS = """
+from torch.distributed.fsdp import fully_shard
+
+model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 4))
+fully_shard(model)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+torch.manual_seed(rank)
+for step in range(3):
+    optimizer.zero_grad()
+    model(torch.randn(4, 8)).square().sum().backward()
+    parts = [p.grad if wrong else p.grad.to_local() for p in model.parameters()]
+    total = torch.tensor(sum(part.norm().item() ** 2 for part in parts))
+    if not wrong:
+        dist.all_reduce(total)
+    for parameter in model.parameters():
+        parameter.grad.mul_(0.01 / total.sqrt().item())
+    optimizer.step()
+"""
+#: Each rank decays its replica in a way of its own.
+DECAYS = """
+model = DDP(nn.Linear(8, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1, weight_decay=0.01 * (1 + rank * wrong))
+for step in range(3):
+    optimizer.zero_grad()
+    model(torch.randn(4, 8)).square().mean().backward()
+    optimizer.step()
+"""
+#: A line takes another group on each rank.
+OTHER_GROUP = """
+groups = [dist.new_group([member]) for member in range(world)]
+x = torch.ones(4)
+dist.all_reduce(x, group=groups[rank] if wrong and rank == 0 else None)
+"""
+#: Each rank chooses the learning rate of its shards by itself.
+RATES_OF_SHARDS = """
+from torch.distributed.fsdp import fully_shard
+
+model = nn.Linear(8, 4)
+fully_shard(model)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for step in range(3):
+    optimizer.param_groups[0]["lr"] = 0.1 / (1 + step * rank * wrong)
+    optimizer.zero_grad()
+    model(torch.randn(4, 8)).square().mean().backward()
+    optimizer.step()
+"""
+#: The mean of the ranks' losses is what backward begins at, or is a copy that is shown.
+MEAN_LOSS = """
+model = DDP(nn.Linear(8, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for step in range(3):
+    optimizer.zero_grad()
+    loss = model(torch.randn(4, 8) + rank).square().mean()
+    shown = loss if wrong else loss.detach().clone()
+    dist.all_reduce(shown)
+    shown = shown / world
+    (shown if wrong else loss).backward()
+    print(shown.item())
+    optimizer.step()
+"""
+#: A folder whose name each rank makes up, or that of one rank.
+OWN_FOLDER = """
+import pathlib
+import time
+
+time.sleep(0.01 * rank)
+name = [f"run-{time.time_ns()}"]
+if not wrong:
+    dist.broadcast_object_list(name, 0)
+folder = pathlib.Path(name[0])
+folder.mkdir(exist_ok=True)
+if rank == 0:
+    torch.save(torch.ones(2), folder / "best.pt")
+dist.barrier()
+torch.load(folder / "best.pt", map_location="cpu")
+"""
 
 
 @pytest.mark.parametrize(
     ("program", "arguments", "code", "says"),
     [
+        (CLIPPED_SHARDS, "clipped", "", "each rank changes its shard of the gradient of 0.weight by a number of its"),
+        (RATES_OF_SHARDS, "rates", "", "the ranks step with different learning rates, each its shards, from optimizer"),
+        (DECAYS, "decays", "", "parameters differ between the ranks after optimizer step 1: weight, bias"),
+        (OTHER_GROUP, "other", "", "missing rank: rank 0 makes no further call, rank 1 calls all_reduce [4] (line 17)"),
+        (MEAN_LOSS, "mean", "", "backward begins at a loss that was summed over the ranks in place, and divided by 2"),
+        (OWN_FOLDER, "folder", "", "rank 1 raised FileNotFoundError"),
         (EXCHANGED, "exchanged", "DDP602", "Expected to have finished reduction in the prior iteration"),
         (TIED, "tied", "DDP213", "Expected to have finished reduction in the prior iteration"),
         (TWICE, "twice", "DDP622", "gradients differ between the ranks before optimizer step 1"),
@@ -1156,6 +1245,12 @@ for step in range(3):
         (LOADED, "loaded", "", "the ranks' shards are of different models: weight, bias differed before FSDP"),
     ],
     ids=[
+        "clipped",
+        "rates",
+        "decays",
+        "other",
+        "mean",
+        "folder",
         "exchanged",
         "tied",
         "twice",
@@ -1544,11 +1639,156 @@ def test_what_one_rank_alone_is_told_is_named(tmp_path: pathlib.Path, program: s
     assert cause in found["cause"], found
 
 
+#: Models of one file: what FSDP does not keep of them is the cause of all that differs from a single process.
+MADE_LATE = """
+import torch
+from torch import nn
+
+
+class Lazy(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body, self.tail = nn.Linear(8, 8), None
+
+    def forward(self, x):
+        if self.tail is None:
+            self.tail = nn.Linear(8, 4)
+        return self.tail(self.body(x))
+"""
+WRITTEN_CENTRES = """
+import torch
+from torch import nn
+
+
+class Centred(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.centre = nn.Parameter(torch.zeros(8), requires_grad=False)
+        self.body = nn.Linear(8, 8)
+
+    def forward(self, x):
+        with torch.no_grad():
+            self.centre.lerp_(x.mean(0), 0.5)
+        return self.body(x - self.centre)
+"""
+
+
+@pytest.mark.parametrize(
+    ("program", "line", "causes"),
+    [
+        (
+            MADE_LATE,
+            13,
+            [
+                "tail.weight, tail.bias became parts of the model after DDP was built, in forward (line 13)",
+                "tail.bias, tail.weight became parts of the model after FSDP had sharded it, in forward (line 13)",
+            ],
+        ),
+        (
+            WRITTEN_CENTRES,
+            14,
+            [
+                "aten.lerp_ in forward writes centre on each rank with what this rank has",
+                "aten.lerp_ in forward writes to the copy that FSDP gathers for forward and frees after it",
+            ],
+        ),
+    ],
+    ids=["late", "centres"],
+)
+def test_under_each_wrap_what_a_model_loses_lies_at_the_line_that_loses_it(
+    tmp_path: pathlib.Path, program: str, line: int, causes: list[str]
+) -> None:
+    (tmp_path / "model.py").write_text(program)
+    status, report = verify(tmp_path, "model.py", "--select", "DDP301")
+    found = report["discovered"]
+    assert status == 1 and [one["line"] for one in found] == [line] * 2, found
+    assert all(cause in one["cause"] for one, cause in zip(found, causes, strict=True)), found
+
+
 def test_ranks_that_left_their_epochs_early_are_seen_to_have_drawn_other_samples(tmp_path: pathlib.Path) -> None:
     (tmp_path / "train.py").write_text(script(OWN_FILES))
     _, report = verify(tmp_path, "train.py", "--select", "DDP707")
     assert [finding["verdict"] for finding in report["findings"]] == ["refuted"], report["findings"]
     assert report["discovered"] == []
+
+
+#: The optimizer's state is divided among the ranks, saved as a whole, and loaded by all of them.
+DIVIDED_STATE = """
+from torch.distributed.optim import ZeroRedundancyOptimizer
+
+model = DDP(nn.Sequential(nn.Linear(8, 4), nn.Linear(4, 1)))
+
+
+def train():
+    optimizer = ZeroRedundancyOptimizer(model.parameters(), torch.optim.Adam, lr=0.01)
+    if state[0] is not None:
+        optimizer.load_state_dict(state[0])
+    model(torch.randn(4, 8)).square().mean().backward()
+    optimizer.step()
+    optimizer.consolidate_state_dict(to=0)
+    return optimizer.state_dict() if rank == 0 else None
+
+
+state = [None]
+for part in range(2):
+    state = [train()]
+    dist.broadcast_object_list(state, 0)
+"""
+
+
+def test_a_state_that_is_divided_among_the_ranks_is_none_where_others_have_it(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "train.py").write_text(script(DIVIDED_STATE))
+    status, report = verify(tmp_path, "train.py", "--select", "DDP301")
+    assert (status, report["discovered"]) == (0, []), report
+
+
+#: What is done when a sum is there is done by the thread that notices it, or by that which asks when it is there.
+CALLBACK = """
+import time
+
+x, y = torch.ones(4), torch.ones(7)
+time.sleep(0.5 * (rank == 0))
+summed = dist.all_reduce(x, async_op=True).get_future()
+if rank == 0:
+    summed.wait()
+both = summed.then(lambda done: dist.all_reduce(y, async_op=True).get_future())
+both.wait().wait()
+dist.barrier()
+"""
+
+
+def test_the_thread_that_a_callback_runs_in_is_no_difference_between_the_ranks(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "train.py").write_text(script(CALLBACK))
+    status, report = verify(tmp_path, "train.py", "--select", "DDP301")
+    assert (status, report["discovered"]) == (0, []), report["discovered"]
+
+
+#: Parts of torch that hold what others do not: parameters without a shape until the first forward, and a forward that
+#: TorchScript makes for each module.
+RARE_PARTS = """
+lazy = nn.Sequential(nn.LazyLinear(8), nn.ReLU(), nn.LazyLinear(2))
+lazy(torch.randn(2, 8))
+for model in (DDP(lazy), DDP(torch.jit.script(nn.Sequential(nn.Linear(8, 1))))):
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model(torch.randn(4, 8)).square().mean().backward()
+    optimizer.step()
+"""
+
+
+def test_lazy_and_scripted_layers_are_no_error_of_ours(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "train.py").write_text(script(RARE_PARTS))
+    status, report = verify(tmp_path, "train.py", "--select", "DDP301")
+    assert (status, report["discovered"]) == (0, []), report["discovered"]
+
+
+def test_a_second_backward_through_a_freed_graph_is_the_targets_error(tmp_path: pathlib.Path) -> None:
+    """The graph no longer knows what the loss was divided by."""
+    (tmp_path / "train.py").write_text(
+        script("loss = DDP(nn.Linear(8, 1))(torch.randn(4, 8)).mean() / 2\nloss.backward()\nloss.backward()\n")
+    )
+    status, report = verify(tmp_path, "train.py", "--select", "DDP301")
+    (found,) = report["discovered"]
+    assert status == 1 and "Trying to backward through the graph a second time" in found["message"], found
 
 
 def test_a_group_that_asks_for_more_ranks_than_there_are_is_told_at_once(tmp_path: pathlib.Path) -> None:

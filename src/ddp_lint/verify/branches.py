@@ -293,13 +293,17 @@ def _in_one_round(one: Call, other: Call) -> bool:
 
 
 def made_of(mismatch: Mismatch) -> str:
-    """Of a line at which ranks in the same iteration have tensors of different sizes: the assignments that made them,
-    the latest one first, in the functions that called this one as well; with the test of the rank that one is below.
-    The last one is the first of the program that follows from the rank: what is before it is the same on all ranks."""
+    """Of a line at which ranks in the same iteration have tensors of different sizes or dtypes: the assignments that
+    made them, the latest one first, in the functions that called this one as well; with the test of the rank that one
+    is below. The last one is the first of the program that follows from the rank: what is before it is the same on all
+    ranks."""
     calls = present(mismatch.calls)
-    if mismatch.kind is not Kind.SHAPE or len(calls) < 2 or not _in_one_round(calls[0], calls[1]):
+    what = {Kind.SHAPE: "size", Kind.DTYPE: "dtype"}.get(mismatch.kind)
+    if what is None or len(calls) < 2 or not _in_one_round(calls[0], calls[1]):
         return ""
-    found: list[tuple[Frame, ast.Assign]] = []
+    found: list[tuple[Frame, ast.Assign | ast.AugAssign]] = []
+    # What a number is added to keeps its size, and may become another dtype.
+    kinds = (ast.Assign, ast.AugAssign) if mismatch.kind is Kind.DTYPE else (ast.Assign,)
     wanted: set[str] | None = None
     inner = None
     for frame in calls[0].collective.frames:
@@ -308,32 +312,36 @@ def made_of(mismatch: Mismatch) -> str:
             asked = [node for node in asked if last_part(node.func) == inner.function] if wanted else []
         wanted = {name for node in asked for arg in node.args for name in names_of(arg)}
         function = function_at(tree_at(frame), frame.line)
-        assigned = [n for n in ast.walk(function or tree_at(frame)) if isinstance(n, ast.Assign)]
+        assigned = [n for n in ast.walk(function or tree_at(frame)) if isinstance(n, kinds)]
         for node in sorted(assigned, key=lambda one: -one.lineno):
-            made = set().union(*map(names_of, node.targets))
+            made = set().union(*map(names_of, _targets(node)))
             if node.lineno < frame.line and made & wanted and len(found) <= MOST:
                 found.append((frame, node))
-                wanted = wanted - made | names_of(node.value) | (made if _stores_item(node) else set())
+                wanted = wanted - made | names_of(node.value) | (made if _keeps(node) else set())
         wanted &= {arg.arg for arg in function.args.args} if function is not None else set()
         inner = frame
     unlike = [at for at, (frame, n) in enumerate(found) if _follows_rank(n) or rank_tests(frame.path, n.lineno)]
     found = found[: unlike[-1] + 1] if unlike else found
     sizes = "; ".join(_assigned_at(frame, node) for frame, node in found)
-    text = "both ranks are in the same iteration, where the tensor has a different size on each"
+    text = f"both ranks are in the same iteration, where the tensor has a different {what} on each"
     return f"{text}: {sizes}" if sizes else ""
 
 
-def _stores_item(node: ast.Assign) -> bool:
+def _targets(node: ast.Assign | ast.AugAssign) -> Sequence[ast.expr]:
+    return node.targets if isinstance(node, ast.Assign) else [node.target]
+
+
+def _keeps(node: ast.Assign | ast.AugAssign) -> bool:
     """It changes what a name stands for, which another assignment has made."""
-    return any(isinstance(target, ast.Subscript) for target in node.targets)
+    return isinstance(node, ast.AugAssign) or any(isinstance(target, ast.Subscript) for target in node.targets)
 
 
-def _follows_rank(node: ast.Assign) -> bool:
+def _follows_rank(node: ast.Assign | ast.AugAssign) -> bool:
     """Whether an assignment makes something else of the rank, and is not that of the rank itself."""
-    return names_rank(node.value) and not any(map(names_rank, node.targets))
+    return names_rank(node.value) and not any(map(names_rank, _targets(node)))
 
 
-def _assigned_at(frame: Frame, node: ast.Assign) -> str:
+def _assigned_at(frame: Frame, node: ast.Assign | ast.AugAssign) -> str:
     test = rank_tests(frame.path, node.lineno)
     return f"`{ast.unparse(node)}` (line {node.lineno}{', below ' * bool(test)}{test})"
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from ddp_lint.verify.compare import REPLICAS_EQUAL, Desync, desyncs, updates
 from ddp_lint.verify.damage import Cause
@@ -29,7 +29,7 @@ from ddp_lint.verify.trace import (
     Write,
 )
 from ddp_lint.verify.usage import kept_apart
-from ddp_lint.verify.wording import at_line, of_ranks, spoken
+from ddp_lint.verify.wording import at_line, of_numbers, of_ranks, spoken
 
 
 def first_desync(traces: Sequence[Trace]) -> Desync | None:
@@ -50,6 +50,7 @@ def cause_of(traces: Sequence[Trace], desync: Desync) -> Cause | None:
         found = (
             _written_alone(traces, desync)
             or _unlike_rates(traces, desync)
+            or _unlike_settings(traces, desync)
             or _unlike_states(traces, desync)
             or _left_out(traces, desync)
             or _kept_alone(traces, desync)
@@ -136,8 +137,20 @@ def _unlike_rates(traces: Sequence[Trace], desync: Desync) -> Cause | None:
                 rates.setdefault(event.step, {})[trace.rank] = event
     for step, events in rates.items():
         if len({event.rates for event in events.values()}) > 1:
-            described = " and ".join(f"{_spoken(event.rates)} on rank {rank}" for rank, event in events.items())
+            described = " and ".join(f"{of_numbers(event.rates)} on rank {rank}" for rank, event in events.items())
             return Cause.of("unlike-rates", next(iter(events.values())).site, step=step, rates=described)
+    return None
+
+
+def _unlike_settings(traces: Sequence[Trace], desync: Desync) -> Cause | None:
+    """The optimizers were given other numbers: what decays or averages is not one on all ranks."""
+    for calls in zip(*(trace.calls("settings") for trace in traces), strict=False):
+        names = [name for name in calls[0].arguments if all(name in call.arguments for call in calls)]
+        unlike = [name for name in names if len({tuple(call.arguments[name]) for call in calls}) > 1]
+        if unlike and calls[0].step < desync.step:
+            by_rank = [(trace.rank, call.arguments[unlike[0]]) for trace, call in zip(traces, calls, strict=True)]
+            given = [f"{of_numbers(numbers)} on rank {rank}" for rank, numbers in by_rank]
+            return Cause.of("unlike-settings", calls[0].site, settings=f"{unlike[0]} is {' and '.join(given)}")
     return None
 
 
@@ -260,7 +273,7 @@ def _unlike_numbers(traces: Sequence[Trace], desync: Desync) -> Cause | None:
         if len({(write.op, write.name, write.site) for write in writes}) > 1 or first.site is None:
             return None
         if len({write.numbers for write in writes}) > 1:
-            given = [f"{_spoken(write.numbers)} on rank {t.rank}" for t, write in zip(traces, writes, strict=True)]
+            given = [f"{of_numbers(write.numbers)} on rank {t.rank}" for t, write in zip(traces, writes, strict=True)]
             return Cause.of("unlike-numbers", first.site, given=" and ".join(given), **_about(first))
     return None
 
@@ -322,12 +335,35 @@ def _switched(traces: Sequence[Trace], desync: Desync) -> Cause | None:
 
 def _joined_later(traces: Sequence[Trace], desync: Desync) -> Cause | None:
     """What differs became a part of the model after DDP was built."""
-    added = {name for trace in traces for event in trace.of(Storage) for name in event.added}
-    built = next((call.site for trace in traces for call in trace.calls("DistributedDataParallel")), None)
-    if desync.wrap != "ddp" or not desync.names or not added.issuperset(desync.names):
+    if desync.wrap != "ddp" or not desync.names or not _added(traces).issuperset(desync.names):
         return None
-    what = "became a part" if len(desync.names) == 1 else "became parts"
-    return Cause.of("joined-later", built, names=spoken(desync.names), became=what, where=at_line(built))
+    built = next((call.site for trace in traces for call in trace.calls("DistributedDataParallel")), None)
+    made = _joined(traces, desync.names)
+    return Cause.of("joined-later", made or built, where=at_line(built), **_became(desync.names, made))
+
+
+def joined_shards(traces: Sequence[Trace], names: Collection[str]) -> Cause | None:
+    """Some of what differs from a single process became a part of the model after FSDP had sharded it."""
+    joined = sorted(_added(traces).intersection(names))
+    made = _joined(traces, joined)
+    return Cause.of("joined-shards", made, **_became(joined, made)) if joined else None
+
+
+def _added(traces: Sequence[Trace]) -> set[str]:
+    return {name for trace in traces for event in trace.of(Storage) for name in event.added}
+
+
+def _joined(traces: Sequence[Trace], names: Sequence[str]) -> Frame | None:
+    """The line that gave a wrapped model the first of these parameters, or the module that holds it."""
+    calls = (call for trace in traces for call in trace.calls("joined") if call.site is not None)
+    return next(
+        (c.site for c in calls if any(f"{name}.".startswith(f"{c.arguments['name']}.") for name in names)), None
+    )
+
+
+def _became(names: Sequence[str], made: Frame | None) -> dict[str, object]:
+    what = "became a part" if len(names) == 1 else "became parts"
+    return {"names": spoken(names), "became": what, "made": f", in {made.function}{at_line(made)}" if made else ""}
 
 
 def switched_cause(event: Switched) -> Cause:
@@ -336,10 +372,6 @@ def switched_cause(event: Switched) -> Cause:
     built = at_line(next(iter(event.built), None))
     switch, names = ("frozen", event.frozen) if event.frozen else ("thawed", event.thawed)
     return Cause.of(switch, event.site, names=spoken(names), built=built, where=where)
-
-
-def _spoken(rates: tuple[float, ...]) -> str:
-    return ", ".join(f"{rate:g}" for rate in rates[:3]) + (" ..." if len(rates) > 3 else "")
 
 
 def _never_averaged(traces: Sequence[Trace], desync: Desync) -> Cause | None:

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
+import itertools
 from collections.abc import Iterator, Sequence
 
-from ddp_lint.verify.compare import large
+from ddp_lint.verify.compare import differ, large
 from ddp_lint.verify.damage import Cause
-from ddp_lint.verify.trace import BY_HAND, Call, Collective, Evaluates, Event, Hashes, Trace
-from ddp_lint.verify.wording import at_line, of_ranks, spoken
+from ddp_lint.verify.trace import BY_HAND, Call, Collective, Evaluates, Event, Hashes, Sync, Trace, Write
+from ddp_lint.verify.wording import at_line, of_numbers, of_ranks, spoken
 
+#: Of numbers that ranks compute alike, but for the order in which they add.
+_differ = functools.partial(differ, relative=1e-4)
 #: Calls by which FSDP shards a model, and operations that hand one on.
 _SHARDS = ("fully_shard", "FullyShardedDataParallel")
 _HANDS_ON = ("broadcast", "scatter")
@@ -103,6 +107,59 @@ def _exchanges(trace: Trace) -> bool:
     """Ranks exchange models by hand, or what they compute in a forward."""
     calls = [call for call in trace.of(Collective) if len(call.ranks) > 1 and call.op not in ("new_group", "barrier")]
     return any(call.phase == "forward" or any(map(large, call.tensors)) for call in calls)
+
+
+def shards_apart(traces: Sequence[Trace]) -> tuple[str, Cause] | None:
+    """Shards of one tensor that the ranks changed by different numbers, or stepped with different learning rates: no
+    rank holds a whole that could be compared. Only where all ranks hold shards of the same tensors."""
+    held = [{name for event in trace.hashes("gradients", "before_step") for name in event.sharded} for trace in traces]
+    if len(traces) == 1 or not held[0] or any(names != held[0] for names in held):
+        return None
+    return _changed_apart(traces) or _stepped_apart(traces)
+
+
+def _changed_apart(traces: Sequence[Trace]) -> tuple[str, Cause] | None:
+    looks = [[w for w in trace.of(Write) if w.sharded and w.role == "gradient" and w.numbers] for trace in traces]
+    for writes in zip(*looks, strict=False):
+        first = writes[0]
+        if len({(write.op, write.name, write.site, write.step) for write in writes}) > 1 or first.site is None:
+            return None
+        pairs = [pair for write in writes for pair in zip(first.numbers, write.numbers, strict=False)]
+        if any(_differ(*pair) for pair in pairs):
+            by = [f"{of_numbers(write.numbers)} on rank {t.rank}" for t, write in zip(traces, writes, strict=True)]
+            read = _read_of_a_shard(traces, first)
+            facts = {"op": first.op, "function": first.site.function, "read": read}
+            message = f"each rank changes its shard of the gradient of {first.name} by a number of its own"
+            return message, Cause.of("unlike-shards", first.site, given=" and ".join(by), **facts)
+    return None
+
+
+def _read_of_a_shard(traces: Sequence[Trace], write: Write) -> str:
+    """The last line before that took the number of this rank's shard for that of the whole, and got another one on each
+    rank."""
+    reads = [[s for s in t.of(Sync) if s.sharded and s.value is not None and s.step == write.step] for t in traces]
+    rows = [row for row in zip(*reads, strict=False) if row[0].n < write.n and len({sync.site for sync in row}) == 1]
+    unlike = [row[0] for row in rows if any(_differ(row[0].value or 0.0, sync.value or 0.0) for sync in row)]
+    return f"; {unlike[-1].cause}{at_line(unlike[-1].site)} gives that of this rank's shard alone" if unlike else ""
+
+
+def _stepped_apart(traces: Sequence[Trace]) -> tuple[str, Cause] | None:
+    for calls in itertools.zip_longest(*(trace.calls("rates") for trace in traces)):
+        known = [call for call in calls if call is not None]
+        changes = {(call.step, call.arguments["optimizer"], *call.arguments["rates"]) for call in known}
+        if len(changes) > 1 or len(known) < len(calls):
+            first = min(known, key=lambda call: call.step)
+            rates = [(trace.rank, _rates_at(trace, first)) for trace in traces]
+            described = " and ".join(f"{of_numbers(held)} on rank {rank}" for rank, held in rates)
+            message = f"the ranks step with different learning rates, each its shards, from optimizer step {first.step}"
+            return message, Cause.of("unlike-rates", first.site, step=first.step, rates=described)
+    return None
+
+
+def _rates_at(trace: Trace, change: Call) -> tuple[float, ...]:
+    """The rates of an optimizer at the step at which another rank changed them."""
+    calls = [c for c in trace.calls("rates") if c.arguments["optimizer"] == change.arguments["optimizer"]]
+    return tuple([call for call in calls if call.step <= change.step][-1].arguments["rates"])
 
 
 def loaded_alone(traces: Sequence[Trace]) -> tuple[str, Cause] | None:

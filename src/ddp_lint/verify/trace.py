@@ -588,6 +588,8 @@ class Raised(Event):
     importing: bool = False
     #: The variables and attributes that are None in the user's expression that raised it.
     none: tuple[str, ...] = ()
+    #: Of an OSError the path that it is about.
+    file: str = ""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

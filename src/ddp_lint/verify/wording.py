@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 
 from ddp_lint.verify.trace import Frame
 
@@ -40,3 +40,8 @@ def on_one_line(text: str, limit: int = 300) -> str:
     """An error text on one line, cut after `limit` characters."""
     flat = " ".join(text.split())
     return flat if len(flat) <= limit else flat[:limit] + " ..."
+
+
+def of_numbers(numbers: Sequence[float]) -> str:
+    """Learning rates and the like: the first of them."""
+    return ", ".join(f"{number:g}" for number in numbers[:3]) + (" ..." if len(numbers) > 3 else "")

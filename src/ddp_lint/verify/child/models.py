@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.nn.parameter import is_lazy
 
 from ddp_lint.verify import trace
 from ddp_lint.verify.child.gathering import gathered
@@ -39,8 +40,15 @@ def is_shard(tensor: torch.Tensor) -> bool:
     return any(not placement.is_replicate() for placement in getattr(tensor, "placements", ()))
 
 
+def _is_divided(tensor: torch.Tensor) -> bool:
+    """Other ranks hold the rest of it: a mesh may have one rank alone."""
+    return is_shard(tensor) and tensor.device_mesh.size() > 1
+
+
 def pointer(tensor: torch.Tensor) -> int:
-    """Address of the tensor's storage, 0 when it has none (meta, freed, wrapper subclasses)."""
+    """Address of the tensor's storage, 0 when it has none (meta, freed, wrapper subclasses, lazy layers)."""
+    if is_lazy(tensor):
+        return 0
     try:
         return local(tensor).untyped_storage().data_ptr()
     except (RuntimeError, NotImplementedError):
@@ -141,6 +149,9 @@ class Model:
         named = inner.named_modules() if inner is not None else ()
         self._modules = [(clean(name), weakref.ref(module)) for name, module in named]
 
+    def holds(self, module: nn.Module) -> bool:
+        return any(reference() is module for _, reference in self._modules)
+
     def places(self) -> Iterator[Place]:
         """Every parameter and buffer as its module holds it now."""
         wrap = self.replicated
@@ -207,14 +218,16 @@ class Model:
         return {name for name, p in parameters.items() if p.requires_grad and name.rpartition(".")[0] in of_torch}
 
     def parameters(self) -> dict[str, nn.Parameter]:
-        """By clean name; a tied parameter once, under its first name."""
-        return {clean(name): p for name, p in self.inner.named_parameters()} if self.inner is not None else {}
+        """By clean name; a tied parameter once, under its first name. Those of lazy layers have no shape at first."""
+        named = self.inner.named_parameters() if self.inner is not None else ()
+        return {clean(name): p for name, p in named if not is_lazy(p)}
 
     def all_parameters(self) -> list[tuple[str, nn.Parameter]]:
         """With every name of a tied parameter."""
         if self.inner is None:
             return []
-        return [(clean(name), p) for name, p in self.inner.named_parameters(remove_duplicate=False)]
+        named = self.inner.named_parameters(remove_duplicate=False)
+        return [(clean(name), p) for name, p in named if not is_lazy(p)]
 
     def statistics(self) -> dict[str, tuple[torch.Tensor, trace.Frame]]:
         """What modules gather by assignment, with the line that does."""
@@ -358,9 +371,13 @@ class Models:
 
     def gradient_name(self, tensor: torch.Tensor) -> str:
         """The name of the parameter whose gradient a tensor is, "" of any other one."""
+        return self.gradient(tensor)[0]
+
+    def gradient(self, tensor: torch.Tensor) -> tuple[str, bool]:
+        """The same, and whether it is the gradient of this rank's part of that parameter."""
         address = pointer(tensor)
         for model in self:
             for name, parameter in model.parameters().items():
                 if parameter.grad is not None and address and pointer(parameter.grad) == address:
-                    return name
-        return ""
+                    return name, model.wrap == "fsdp1" or _is_divided(parameter)
+        return "", False

@@ -8,7 +8,14 @@ from collections.abc import Iterator, Sequence
 from ddp_lint.verify.discoveries.batches import unlike_batches
 from ddp_lint.verify.discoveries.deaths import deaths_of
 from ddp_lint.verify.discoveries.exceptions import exceptions_of
-from ddp_lint.verify.discoveries.hidden import by_the_clock, hidden_failures, one_device, overwritten, unordered
+from ddp_lint.verify.discoveries.hidden import (
+    by_the_clock,
+    divided_sums,
+    hidden_failures,
+    one_device,
+    overwritten,
+    unordered,
+)
 from ddp_lint.verify.discoveries.mismatches import in_another_order, led_to, mismatched
 from ddp_lint.verify.discoveries.replicas import modes_apart, unlike_replicas
 from ddp_lint.verify.discoveries.waiting import calls_of_forks, crossing_threads, stalls_of
@@ -42,6 +49,7 @@ _EXPLAINS = {
 _BESIDES = (
     hidden_failures,
     overwritten,
+    divided_sums,
     unordered,
     in_another_order,
     one_device,

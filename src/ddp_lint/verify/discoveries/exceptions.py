@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import pathlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from ddp_lint.knowledge.signatures import Signature, explain, secondary, signature
@@ -58,6 +60,7 @@ def _cause(examined: Examined, outcome: RankOutcome, event: Raised, known: Signa
     causes = (look(one, known) for look, one in looks if known is not None)
     return (
         next(filter(None, causes), None)
+        or _other_file(examined, outcome, event)
         or _too_early(examined, outcome, event)
         or _outwaited(examined, outcome, known)
         or _made_first(examined, outcome, event)
@@ -128,6 +131,30 @@ def _too_early(examined: Examined, outcome: RankOutcome, event: Raised) -> Cause
         return None
     facts = {"rank": outcome.rank, "other": others[0].rank, "line": at.line, "function": at.function}
     return Cause.of("missed-file", **facts)
+
+
+def _other_file(examined: Examined, outcome: RankOutcome, event: Raised) -> Cause | None:
+    """One rank missed a file whose path it has made up by itself: another one loads it at this line, or saved one of
+    this name, elsewhere."""
+    passed = [one for one in examined.run.ranks if all(e.type != event.type for e in one.trace.of(Raised))]
+    used = [(one.rank, call) for one in passed for call in one.trace.calls("torch.load", "torch.save")]
+    paths = [(rank, call, str(call.arguments.get("path", ""))) for rank, call in used]
+    if event.type not in FILES or not event.file or any(path == event.file for _, _, path in paths):
+        return None
+    found = [(r, c, p) for r, c, p in paths if p and c.name == "torch.load" and c.site == event.site]
+    found += [
+        (r, c, p)
+        for r, c, p in paths
+        if c.name == "torch.save" and pathlib.Path(p).name == pathlib.Path(event.file).name
+    ]
+    if not found:
+        return None
+    rank, call, path = found[0]
+    above = os.path.commonpath((path, event.file))
+    missed, there = (os.path.relpath(one, above) for one in (event.file, path))
+    how = "loads" if call.name == "torch.load" else "saved"
+    facts = {"rank": outcome.rank, "missed": missed, "other": rank, "how": how, "line": at_line(call.site)}
+    return Cause.of("other-file", path=there, **facts)
 
 
 def _made_first(examined: Examined, outcome: RankOutcome, event: Raised) -> Cause | None:

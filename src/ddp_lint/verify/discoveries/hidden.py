@@ -11,6 +11,9 @@ from ddp_lint.verify.options import RankOutcome
 from ddp_lint.verify.results import Discovery, Examined
 from ddp_lint.verify.trace import Clocked, Collective, Environment, Exit, Mapped, Race, Unordered
 
+#: What averages gradients over the ranks.
+_AVERAGING = ("DistributedDataParallel", "FullyShardedDataParallel", "fully_shard")
+
 
 def hidden_failures(examined: Examined) -> Iterator[Discovery]:
     """An exit with status 0 while an exception is in flight, and a tensor that is used before its collective ends."""
@@ -39,6 +42,17 @@ def overwritten(examined: Examined) -> Iterator[Discovery]:
             yield discovery(
                 examined, ("overwritten", "value"), message, call.site, Cause.of("overwritten"), rank=outcome.rank
             )
+            return
+
+
+def divided_sums(examined: Examined) -> Iterator[Discovery]:
+    """A mean of the losses of all ranks, made in place, of which each rank takes the gradient of its own loss."""
+    for outcome in examined.run.ranks:
+        for call in outcome.trace.calls("divided_sum") if any(outcome.trace.calls(*_AVERAGING)) else ():
+            by = call.arguments["by"]
+            message = f"backward begins at a loss that was summed over the ranks in place, and divided by {by}"
+            cause = Cause.of("divided-sum", by=by)
+            yield discovery(examined, ("loss", "reference"), message, call.site, cause, rank=outcome.rank)
             return
 
 

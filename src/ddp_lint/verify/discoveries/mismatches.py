@@ -26,6 +26,7 @@ from ddp_lint.verify.match import Kind, Mismatch, describe, place, present, walk
 from ddp_lint.verify.oracles.case import shown
 from ddp_lint.verify.results import Discovery, Evidence, Examined
 from ddp_lint.verify.trace import Collective, Exit
+from ddp_lint.verify.wording import of_ranks
 
 LUCK = "tensors of different sizes met: gloo aborts, NCCL hangs or returns wrong values"
 #: What the calls that matched and the source at their stacks show by themselves, by the damage that it is.
@@ -104,12 +105,9 @@ def cause_of_mismatch(examined: Examined, first: Mismatch) -> Cause:
         return Cause.of("let-go", rank=let_go, others=others)
     made = made_of(first)
     if made:
-        return Cause.of("unlike-sizes", why=made)
-    built = _unlike_models(examined, first)
-    if built:
-        return Cause.of("unlike-models", why=built)
-    for damage, explain_calls in _BY_THE_CALLS.items():
-        if text := explain_calls(first):
+        return Cause.of("unlike-dtypes" if first.kind is Kind.DTYPE else "unlike-sizes", why=made)
+    for damage, text in _shown(examined, first):
+        if text:
             return Cause.of(damage, why=text)
     earlier = examined.before(first)
     branch = branch or came_alone(first, earlier)
@@ -125,6 +123,14 @@ def cause_of_mismatch(examined: Examined, first: Mismatch) -> Cause:
     if loop:
         return Cause.of("left-loop", why=cause)
     return Cause.of("other-path", why=cause) if cause else Cause()
+
+
+def _shown(examined: Examined, first: Mismatch) -> Iterator[tuple[str, str]]:
+    """Damage that the calls show by themselves, each in words, which are empty where they do not show it."""
+    for damage, explain_run in _BY_THE_RUN.items():
+        yield damage, explain_run(examined, first)
+    for damage, explain_calls in _BY_THE_CALLS.items():
+        yield damage, explain_calls(first)
 
 
 def _why_messages(examined: Examined, first: Mismatch) -> Cause:
@@ -155,6 +161,24 @@ def misled(examined: Examined) -> Cause:
     return Cause.of("misled-message", why=rounds) if rounds else Cause()
 
 
+def _unlike_groups(examined: Examined, first: Mismatch) -> str:
+    """A rank that is missing in a call has made it, as often at this line as the other one, on another group."""
+    for rank, call in present(first.calls):
+        for other in first.absent:
+            one, another = ([c for c in examined.streams[r] if _same_place(c, call)] for r in (rank, other))
+            number = one.index(call) if call in one else len(another)
+            if number < len(another) and another[number].ranks != call.ranks:
+                line = place(call)[1]
+                groups = ((rank, call.ranks), (other, another[number].ranks))
+                where = " and ".join(f"in that of {of_ranks(ranks)} by rank {caller}" for caller, ranks in groups)
+                return f"the call of line {line} is made in another group on each rank: {where}"
+    return ""
+
+
+def _same_place(one: Collective, other: Collective) -> bool:
+    return one.op == other.op and one.site is not None and one.site == other.site
+
+
 def _unlike_models(examined: Examined, first: Mismatch) -> str:
     """Of a call in a module that is of another class on another rank: the models that were wrapped are not the same."""
     inside = {call.module for _, call in present(first.calls) if call.phase in ("forward", "backward")}
@@ -172,6 +196,10 @@ def _unlike_models(examined: Examined, first: Mismatch) -> str:
 
 def _in_del(call: Collective) -> bool:
     return any(frame.function == "__del__" for frame in call.frames)
+
+
+#: What the calls of a whole run show, by the damage that it is.
+_BY_THE_RUN = {"unlike-groups": _unlike_groups, "unlike-models": _unlike_models}
 
 
 def in_another_order(examined: Examined) -> Iterator[Discovery]:

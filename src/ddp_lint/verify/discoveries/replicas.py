@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ddp_lint.verify.branches import names_apart, paths_apart
-from ddp_lint.verify.causes import cause_of, first_desync, statistics_cause
-from ddp_lint.verify.compare import Desync, deviation
+from ddp_lint.verify.causes import cause_of, first_desync, joined_shards, statistics_cause
+from ddp_lint.verify.compare import Desync, Deviation, deviation
 from ddp_lint.verify.damage import Cause
 from ddp_lint.verify.discoveries._evidence import discovery
 from ddp_lint.verify.match import present
 from ddp_lint.verify.oracles.replicas import moment
-from ddp_lint.verify.replica_drift import averages_alone, loaded_alone, unlike_modes
+from ddp_lint.verify.replica_drift import averages_alone, loaded_alone, shards_apart, unlike_modes
 from ddp_lint.verify.results import Discovery, Examined
 from ddp_lint.verify.statistics import assigned, evaluated, unshared
 from ddp_lint.verify.trace import COPY, NoGrad, Reference, Trace, Write
@@ -47,6 +47,11 @@ def unlike_replicas(examined: Examined) -> Iterator[Discovery]:
         message, cause = alone
         yield discovery(examined, ("parameters", "parameter"), message, cause.site, cause)
         return
+    shards = shards_apart(traces)
+    if shards is not None:
+        message, cause = shards
+        yield discovery(examined, ("gradients", "value"), message, cause.site, cause)
+        return
     # A model that `verify` wraps by itself may well be meant for a wrap that broadcasts its buffers.
     apart = (unshared(traces) if examined.run.wrap == "script" else None) or assigned(traces)
     if apart is not None:
@@ -62,7 +67,7 @@ def unlike_replicas(examined: Examined) -> Iterator[Discovery]:
         if found:
             name, difference = found.largest
             message = f"{found.what} differ from a single process on the full batch: {name} by {difference:.2g}"
-            lost = _written_copy(examined, trace, name)
+            lost = _of_shards(examined, trace, found)
             site = lost.site if lost is not None else None
             yield discovery(examined, ("reference", "reference"), message, site, lost, rank=trace.rank, names=(name,))
             return
@@ -75,14 +80,17 @@ def unlike_replicas(examined: Examined) -> Iterator[Discovery]:
                 return
 
 
-def _written_copy(examined: Examined, trace: Trace, name: str) -> Cause | None:
-    """The user's forward writes to a parameter that FSDP has gathered for it."""
-    writes = (w for w in trace.of(Write) if w.name == name and w.phase == "forward" and w.site is not None)
-    write = next(writes, None) if examined.run.wrap.startswith("fsdp") else None
-    if write is None or write.site is None:
+def _of_shards(examined: Examined, trace: Trace, found: Deviation) -> Cause | None:
+    """What FSDP does not keep: parameters that joined the model later, and what the user's forward writes to one that
+    it has gathered. What is computed from that differs as well, and may differ more."""
+    if not examined.run.wrap.startswith("fsdp"):
         return None
-    how = f"{write.op} in {write.site.function}"
-    return Cause.of("written-copy", write.site, how=how)
+    writes = [w for w in trace.of(Write) if w.role == "parameter" and w.phase == "forward" and w.site is not None]
+    lost = [write for write in writes if not write.sharded]
+    write = next((w for w in writes if w.name == found.largest[0]), lost[0] if lost else None)
+    if write is None or write.site is None:
+        return joined_shards(examined.traces, found.differences)
+    return Cause.of("written-copy", write.site, how=f"{write.op} in {write.site.function}")
 
 
 def _mixed(examined: Examined, desync: Desync) -> Cause | None:

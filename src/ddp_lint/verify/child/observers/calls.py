@@ -1,8 +1,10 @@
 """Calls that the oracles care for: torch.load, share_memory_, devices, loaders, clipping, seeds.
 
 What each Call's arguments hold:
-torch.load: map_location (as text, "" for none), storages (the locations stored in the file), landed (devices)
-torch.save: tensors (how many), parts (those of them that are a shard of this rank)
+torch.load: map_location (as text, "" for none), storages (the locations stored in the file), landed (devices), path
+torch.save: tensors (how many), parts (those of them that are a shard of this rank), path ("" for none)
+settings: what an optimizer is given at its first step, by name the numbers of its groups
+rates: optimizer (its number), rates (of its groups, when they have changed)
 share_memory_: device · set_device: device · DataLoader: workers, context, pin_memory, sampler, dataset, batches
 set_epoch: epoch · no_sync: {} · manual_seed: seed, generator (torch, random, numpy)
 wrapped: classes (of the modules of a model, by name), files (of the user's own among them)
@@ -12,6 +14,7 @@ register_comm_hook: hook, of (where a hook of the user's own begins: path, line)
 clip_grad_norm_: sharded, scale (what a GradScaler has multiplied the gradients by so far)
 zero_grad: {} (of an optimizer that has gradients)
 divided_twice: by (the number that the loss of a backward was divided by twice in a row)
+divided_sum: by (the number of ranks, by which the loss was divided whose values were summed over them before; there)
 convert_sync_batchnorm: dropped (classes of the replaced layers that have a forward of their own)
 schedule: total (steps that it is made for), steps (those that it made until the end); written there
 """
@@ -19,6 +22,8 @@ schedule: total (steps that it is made for), steps (those that it made until the
 from __future__ import annotations
 
 import functools
+import inspect
+import os
 import random
 import sys
 from typing import Any
@@ -36,6 +41,7 @@ from ddp_lint.verify.child import patching
 from ddp_lint.verify.child.dispatch import tensors
 from ddp_lint.verify.child.models import Model, clean, is_shard, local
 from ddp_lint.verify.child.observers.base import Observer
+from ddp_lint.verify.child.observers.sums import SUMMED
 from ddp_lint.verify.frames import absolute, is_user
 
 #: Schedules that are remembered until the end.
@@ -49,6 +55,8 @@ class Calls(Observer):
         self._tags: list[str] = []
         self._scale = 1.0
         self._converting = False
+        #: Where losses are summed over the ranks that backward then takes divided by their number.
+        self._summed: set[tuple[trace.Frame, ...]] = set()
         #: The schedules of learning rates, each with where it was made.
         self._schedules: list[tuple[Any, tuple[trace.Frame, ...]]] = []
 
@@ -124,12 +132,13 @@ class Calls(Observer):
             map_location="" if map_location is None else str(map_location),
             storages=sorted(set(self._tags)),
             landed=sorted(found),
+            path=_path(f),
         )
         return loaded
 
-    def _save(self, obj: Any, *_args: Any, **_kwargs: Any) -> None:
+    def _save(self, obj: Any, f: Any = None, *_args: Any, **_kwargs: Any) -> None:
         saved = _tensors_in(obj)
-        self._call("torch.save", tensors=len(saved), parts=sum(map(is_shard, saved)))
+        self._call("torch.save", tensors=len(saved), parts=sum(map(is_shard, saved)), path=_path(f))
 
     def _restored(self, _result: Any, _storage: Any, location: Any) -> None:
         self._tags.append(str(location))
@@ -204,9 +213,15 @@ class Calls(Observer):
         if self.recorder.active:
             with self.recorder.quieted(), _disable_current_modes():  # a saved number is no tensor to a mode
                 by = _divided_by(loss)
-            twice = next((number for number in by if number not in (0.0, 1.0) and by.count(number) > 1), None)
+                twice = next((number for number in by if number not in (0.0, 1.0) and by.count(number) > 1), None)
+                summed = _summed_and_divided(loss, dist.get_world_size() if dist.is_initialized() else 1)
             if twice is not None:
                 self._call("divided_twice", by=twice)
+            if summed and summed not in self._summed:
+                self._summed.add(summed)
+                self.recorder.emit(
+                    trace.Call, frames=summed, name="divided_sum", arguments={"by": dist.get_world_size()}
+                )
 
     def _decides(self, _scheduler: Any, metrics: Any, *_args: Any, **_kwargs: Any) -> None:
         if self.recorder.active:
@@ -238,18 +253,45 @@ def _divided_by(loss: torch.Tensor) -> list[float]:
     found: list[float] = []
     made: Any = loss.grad_fn
     while made is not None and type(made).__name__ == "DivBackward0":
-        divisor = made._saved_other
-        if not isinstance(divisor, torch.Tensor) or divisor.dim():
+        divisor = _divisor(made)
+        if divisor is None:
             break
-        found.append(float(divisor))
+        found.append(divisor)
         made = made.next_functions[0][0]
     return found
 
 
+def _summed_and_divided(loss: torch.Tensor, world: int) -> tuple[trace.Frame, ...]:
+    """Where a loss was summed over the ranks that was divided by their number afterwards: autograd knows of the
+    division alone."""
+    divided, made = False, loss.grad_fn
+    while made is not None and world > 1 and type(made).__name__ in ("DivBackward0", "MulBackward0"):
+        summed = made.metadata.get(SUMMED, ())
+        if summed:
+            break
+        divided |= type(made).__name__ == "DivBackward0" and _divisor(made) == world
+        made = made.next_functions[0][0]
+    found: tuple[trace.Frame, ...] = made.metadata.get(SUMMED, ()) if made is not None and divided else ()
+    return found
+
+
+def _divisor(made: Any) -> float | None:
+    """The number that a division was by; a graph that a backward has freed no longer knows it."""
+    try:
+        other = made._saved_other
+    except RuntimeError:
+        return None
+    return float(other) if isinstance(other, torch.Tensor) and not other.dim() else None
+
+
 def _source(module: nn.Module) -> str:
-    """The file of its forward."""
-    code = getattr(type(module).forward, "__code__", None)
+    """The file of its forward, which TorchScript makes by a descriptor that needs the module."""
+    code = getattr(inspect.getattr_static(type(module), "forward", None), "__code__", None)
     return absolute(code.co_filename) if code is not None else ""
+
+
+def _path(file: Any) -> str:
+    return absolute(os.fsdecode(file)) if isinstance(file, str | bytes | os.PathLike) else ""
 
 
 def _class(module: Any) -> str:

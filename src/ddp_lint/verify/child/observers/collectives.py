@@ -8,6 +8,7 @@ import datetime
 import hashlib
 import os
 import sys
+import threading
 import time
 import urllib.parse
 from collections.abc import Callable
@@ -129,6 +130,8 @@ class Collectives(Observer):
         self._timeout = datetime.timedelta(seconds=longest_wait(self.recorder.spec.timeout) + _MARGIN)
         #: The latest works by event number, to check whether they are complete.
         self.works: collections.OrderedDict[int, Any] = collections.OrderedDict()
+        #: By thread how many callbacks of futures run in it, one in the other.
+        self._callbacks: collections.Counter[int] = collections.Counter()
         #: The collective issued last is an asynchronous one of the user's.
         self.latest_is_users_asynchronous = False
         #: It is a message; the latest of those that this rank sent.
@@ -146,6 +149,19 @@ class Collectives(Observer):
         patching.around(dist.distributed_c10d, "new_group", self._new_group)
         patching.before(dist.distributed_c10d, "destroy_process_group", self._destroy)
         patching.before(dist.Work, "wait", self._waits)
+        for name in ("then", "add_done_callback"):
+            patching.around(torch._C.Future, name, self._then)
+
+    def _then(self, original: Any, future: Any, callback: Callable[..., Any]) -> Any:
+        def called(*args: Any) -> Any:
+            me = threading.get_ident()
+            self._callbacks[me] += 1
+            try:
+                return callback(*args)
+            finally:
+                self._callbacks[me] -= 1
+
+        return original(future, called)
 
     # ---- operators
 
@@ -153,6 +169,8 @@ class Collectives(Observer):
         return op.namespace in ("c10d", "_c10d_functional") and op._opname not in _NO_COLLECTIVE
 
     def before(self, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if self._callbacks.get(threading.get_ident()):
+            return None  # in this thread by chance, as what the callback waits for was there already
         given = arguments(op, args, kwargs)
         group, ranks = self.group_of(given)
         origin = self._origin(sys._getframe(2))

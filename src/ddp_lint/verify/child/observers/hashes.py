@@ -6,6 +6,7 @@ import collections
 import ctypes
 import hashlib
 import math
+import weakref
 from collections.abc import Iterable
 from typing import Any
 
@@ -26,6 +27,8 @@ _EVALUATIONS = 3
 _INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 #: Elements up to which a tensor is digested whole; of larger ones a sample.
 _WHOLE = 1 << 20
+#: Settings of optimizers that schedules change: these are compared at each step.
+_CHANGING = ("params", "lr", "initial_lr", "max_lr", "min_lr")
 #: Sums in a sketch: the distance of two is off by the root of 1 / (2 * _SUMS) or so.
 _SUMS = 32
 
@@ -45,6 +48,10 @@ class Hashes(Observer):
         self._held: collections.deque[Any] = collections.deque(maxlen=_HELD)
         #: Fingerprints that the device may still be working on, to be read when the next one is computed.
         self._unread: list[tuple[torch.Tensor, dict[str, Any]]] = []
+        #: Optimizers whose settings were reported.
+        self._set: weakref.WeakSet[Any] = weakref.WeakSet()
+        #: By optimizers of sharded models, in the order in which they stepped first, the rates that were reported last.
+        self._rates: weakref.WeakKeyDictionary[Any, tuple[float, ...]] = weakref.WeakKeyDictionary()
 
     def install(self) -> None:
         self.models.when_split = self.wrapped
@@ -80,6 +87,9 @@ class Hashes(Observer):
     def before_step(self, optimizer: Any) -> None:
         if _captured():
             return
+        if optimizer not in self._set:
+            self._set.add(optimizer)
+            self.recorder.emit(trace.Call, name="settings", arguments=_settings(optimizer))
         for model in self._stepped(optimizer):
             if model.updates >= _STEPS:
                 continue
@@ -103,7 +113,16 @@ class Hashes(Observer):
         stepped = self._stepped(optimizer)
         for model in stepped:
             model.updates += 1
+        if any(model.sharded for model in stepped):
+            self._note_rates(optimizer, rates)
         self._after(stepped, rates)
+
+    def _note_rates(self, optimizer: Any, rates: tuple[float, ...]) -> None:
+        """The learning rates of shards, whose values nothing compares, when they have changed."""
+        if self._rates.get(optimizer) != rates:
+            self._rates[optimizer] = rates
+            number = list(self._rates).index(optimizer)
+            self.recorder.emit(trace.Call, name="rates", arguments={"optimizer": number, "rates": rates})
 
     def finish(self) -> None:
         self._read()
@@ -181,11 +200,23 @@ class Hashes(Observer):
         )
 
 
+def _settings(optimizer: Any) -> dict[str, list[float]]:
+    """What the groups of an optimizer have for each setting that is a number or several, but for the learning rate."""
+    found: dict[str, list[float]] = {}
+    for group in optimizer.param_groups:
+        for name, value in group.items():
+            numbers = value if isinstance(value, tuple) else (value,)
+            if name not in _CHANGING and all(isinstance(number, int | float) for number in numbers):
+                found.setdefault(name, []).extend(map(float, numbers))
+    return found
+
+
 def _kept(optimizer: Any, model: Model) -> dict[str, torch.Tensor]:
     """What an optimizer keeps of a model's parameters, but for counters."""
     found = {}
     for name, parameter in model.compared().items():
-        for key, value in optimizer.state.get(parameter, {}).items():
+        # A ZeroRedundancyOptimizer that has loaded a state has None for what other ranks keep.
+        for key, value in (optimizer.state.get(parameter) or {}).items():
             if isinstance(value, torch.Tensor) and value.numel() > 1 and not is_shard(value):
                 found[f"{key} of {name}"] = value
     return found

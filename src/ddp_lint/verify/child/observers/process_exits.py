@@ -11,7 +11,7 @@ from typing import Any
 from ddp_lint.verify import trace
 from ddp_lint.verify.child import patching
 from ddp_lint.verify.child.observers.base import Observer
-from ddp_lint.verify.frames import frames_in_text, in_an_import, message_of, none_at, traceback_frames
+from ddp_lint.verify.frames import absolute, frames_in_text, in_an_import, message_of, none_at, traceback_frames
 
 #: Signals that end no process by default.
 _HARMLESS = frozenset({signal.SIGCHLD, signal.SIGCONT, signal.SIGURG, signal.SIGWINCH})
@@ -75,4 +75,10 @@ class Exits(Observer):
             inner=inner,
             importing=not isinstance(error, SyntaxError) and in_an_import(error.__traceback__),
             none=tuple(none_at(error.__traceback__)),
+            file=_file(error),
         )
+
+
+def _file(error: BaseException) -> str:
+    name = error.filename if isinstance(error, OSError) else None
+    return absolute(os.fsdecode(name)) if isinstance(name, str | bytes) else ""

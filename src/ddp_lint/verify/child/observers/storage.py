@@ -1,4 +1,8 @@
-"""Which parameters and buffers share memory, and whether the optimizer holds what the model computes with."""
+"""Which parameters and buffers share memory, and whether the optimizer holds what the model computes with.
+
+What each Call's arguments hold:
+joined: name (of a module or parameter that the user's code has given to a wrapped model)
+"""
 
 from __future__ import annotations
 
@@ -8,13 +12,17 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.modules import module as modules
 
 from ddp_lint.verify import trace
+from ddp_lint.verify.child import guard
 from ddp_lint.verify.child.models import Model, clean, local, pointer
 from ddp_lint.verify.child.observers.base import Observer
 
 #: Elements up to which overlap is decided element by element; above it, by address ranges.
 _EXACT_LIMIT = 1_000_000
+#: What joins a wrapped model: so many are reported.
+_MOST = 64
 
 
 class Storages(Observer):
@@ -24,6 +32,23 @@ class Storages(Observer):
         self._after_wrap: dict[int, dict[str, tuple[nn.Parameter, int]]] = {}
         self._optimizers: list[Any] = []
         self._tied_before: tuple[tuple[str, str], ...] = ()
+        self._joined = 0
+
+    def install(self) -> None:
+        notice = guard.guarded(self._joins)
+        modules.register_module_module_registration_hook(notice)
+        modules.register_module_parameter_registration_hook(notice)
+
+    def _joins(self, owner: nn.Module, name: str, part: Any) -> None:
+        """A module gets a part: hooks are called before it has it."""
+        new = part is not None and name not in owner._modules and name not in owner._parameters
+        recorder = self.recorder
+        if not (new and recorder.active and self.models and self._joined < _MOST) or recorder.phase in ("step", "wrap"):
+            return
+        if self.models.knows(owner) and any(model.wrap != "none" and model.holds(owner) for model in self.models):
+            self._joined += 1
+            prefix = self.models.name_of_module(owner)
+            recorder.emit(trace.Call, name="joined", arguments={"name": f"{prefix}.{name}" if prefix else name})
 
     def before_wrap(self, module: Any) -> None:
         named = [(clean(name), p) for name, p in module.named_parameters(remove_duplicate=False)]

@@ -1,4 +1,4 @@
-"""Tensors that hold a sum over the ranks, and are summed over them again."""
+"""Tensors that hold a sum over the ranks: those that are summed over them again, and losses before backward."""
 
 from __future__ import annotations
 
@@ -17,6 +17,8 @@ from ddp_lint.verify.child.observers.collectives import reduce_op_of
 _FOLLOWED, _ELEMENTS = 32, 4096
 #: What a tensor stays a larger sum by: each other write gives it another meaning.
 _ADDING = ("add", "add_")
+#: Under this key autograd's node of a loss that was summed over the ranks keeps where.
+SUMMED = "ddp-lint: summed"
 
 
 class Sums(Observer):
@@ -37,6 +39,9 @@ class Sums(Observer):
         moved = [tensor for value in given.values() for tensor in tensors(value)]
         if any(pointer(tensor) in self._summed for tensor in moved):
             self.recorder.emit(trace.Resummed)
+        for tensor in moved:
+            if tensor.grad_fn is not None and tensor.numel() == 1:
+                tensor.grad_fn.metadata[SUMMED] = self.recorder.here()
         return op, moved, None
 
     def after(self, token: Any, result: Any) -> None:

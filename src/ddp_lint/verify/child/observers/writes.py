@@ -69,7 +69,7 @@ class Writes(Observer):
             tensors(list(arguments(op, args, kwargs).values())) if op.namespace == "c10d" else written(op, args, kwargs)
         )
         if namespace(op) == "aten" and self.recorder.phase == "after_backward":
-            self._note_gradient(op, targets)
+            self._note_gradient(op, targets, _given(args, kwargs))
         places = [place for place in map(self._place, targets) if place is not None]
         if not places:
             self._note_unknown(op, targets)
@@ -108,14 +108,16 @@ class Writes(Observer):
             if name:
                 self.recorder.emit(trace.Call, frames=frames, name="stale", arguments={"name": name, "op": op})
 
-    def _note_gradient(self, op: Any, targets: list[torch.Tensor]) -> None:
+    def _note_gradient(self, op: Any, targets: list[torch.Tensor], numbers: tuple[float, ...]) -> None:
         """A gradient that the user's own line edits between backward and step: some of the first steps' ones."""
         step = self.recorder.step
         if step >= _STEPS_LOOKED_AT or self._asked[step] >= _ASKED or not _of_users_line():
             return
         self._asked[step] += 1
-        for name in filter(None, map(self.models.gradient_name, targets)):
-            self.recorder.emit(trace.Write, op=f"{op.namespace}.{op._opname}", name=name, role="gradient")
+        what = f"{op.namespace}.{op._opname}"
+        for name, divided in map(self.models.gradient, targets):
+            if name:
+                self.recorder.emit(trace.Write, op=what, name=name, role="gradient", sharded=divided, numbers=numbers)
 
     def _note_unknown(self, op: Any, targets: list[torch.Tensor]) -> None:
         """Parameters of a module that has not run yet."""
@@ -208,6 +210,23 @@ def _of_users_line() -> bool:
     """The operator that is shown now is called by the user's line, by no function of torch between them."""
     files = (here.f_code.co_filename for here in outwards(sys._getframe(3)))
     return is_user(next((path for path in files if not any(part in path for part in SHOWING)), "<>"))
+
+
+def _given(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[float, ...]:
+    """The numbers that an operator changes its first argument by, on the host also as tensors."""
+    values = [*args[1:], *kwargs.values()]
+    return tuple(float(value) for value in values if isinstance(value, int | float) or _is_number(value))
+
+
+def _is_number(value: Any) -> bool:
+    """A tensor that can be read without a wait, and is one real number."""
+    return (
+        isinstance(value, torch.Tensor)
+        and not value.dim()
+        and value.device.type == "cpu"
+        and local(value) is value
+        and not value.is_complex()
+    )
 
 
 @functools.cache
