@@ -208,3 +208,75 @@ def test_programs_that_stand_alone(tmp_path: pathlib.Path, names: int, missing: 
     (tmp_path / "train.py").write_text(_whole(names, missing))
     (found,) = check_paths([tmp_path / "train.py"], Settings(tmp_path, frozenset({"DDP101"}))).findings
     assert (found.confidence is not Confidence.LOW) is met
+
+
+HOLDER = """import torch
+from torch import nn
+
+
+class Net(nn.Module):
+    {also}
+
+    def __init__(self):
+        super().__init__()
+        self.width = 2
+
+
+class Trainer:
+    def __init__(self, net: {kind}, rank=0):
+        self.net = torch.nn.parallel.DistributedDataParallel(net)
+        {reads}
+
+    def step(self):
+        if torch.distributed.get_rank() == 0:
+            torch.distributed.barrier()
+
+
+{below}
+
+
+if __name__ == "__main__":
+    torch.distributed.init_process_group("nccl")
+    trainer = Trainer(Net())
+    {after}
+    trainer.step()
+"""
+
+
+@pytest.mark.parametrize(
+    ("reads", "also", "kind", "below", "after", "is_met"),
+    [
+        ("print(net.height)", "", "Net", "", "", False),
+        ("print(net.height)", "", '"Net"', "", "", False),
+        ("print(self, [net.height])", "", "Net", "", "", False),
+        ("print(net.width)", "", "Net", "", "", True),
+        ("print(net.training, net.parameters())", "", "Net", "", "", True),
+        ("print(net.height)", "height = 1", "Net", "", "", True),
+        ("print(net.height)", "height: int", "Net", "", "", True),
+        ("print(net.height)", "def height(self): ...", "Net", "", "", True),
+        ("print(net.height)", "def __getattr__(self, name): return name", "Net", "", "", True),
+        ("print(net.height)", "", "Net", "", "trainer.net.height = 2", True),
+        ("print(net.height)", "", "nn.Module", "", "", True),
+        ("print(net.height)", "", "Net | None", "", "", True),
+        ("print(rank and net.height)", "", "Net", "", "", True),
+        ("if rank: print(net.height)", "", "Net", "", "", True),
+        ("print(getattr(net, 'height', 0))\n        print(net.height)", "", "Net", "", "", True),
+        ("net = other(net)\n        print(net.height)", "", "Net", "", "", True),
+        ("if rank == 1: return\n        print(net.height)", "", "Net", "", "", True),
+        ("print(net.height)", "", "Net", "class Own(Trainer):\n    def __init__(self): ...", "", True),
+        ("print(net.height)", "", "Base", "class Base(nn.Module): ...", "", True),
+    ],
+)
+def test_objects_lack_what_nothing_sets(
+    tmp_path: pathlib.Path, reads: str, also: str, kind: str, below: str, after: str, is_met: bool
+) -> None:
+    """Nothing makes a `Base`: it may be there for others to inherit from."""
+    text = HOLDER.format(reads=reads, also=also, kind=kind, below=below, after=after)
+    (tmp_path / "train.py").write_text(text)
+    report = check_paths([tmp_path / "train.py"], Settings(tmp_path, frozenset({"DDP101"})))
+    (found,) = (
+        f
+        for f in report.findings
+        if f.span.line == text.split("\n").index("            torch.distributed.barrier()") + 1
+    )
+    assert (found.confidence is not Confidence.LOW) is is_met

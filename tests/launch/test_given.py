@@ -306,3 +306,53 @@ def test_a_name_that_many_files_have(tmp_path: pathlib.Path, also: str, is_met: 
     (tmp_path / "use.py").write_text(also)
     (found,) = _confidence(tmp_path, TOP.format(given="2"))
     assert (found is not Confidence.LOW) is is_met
+
+
+ABOVE = """import torch.multiprocessing as mp
+
+
+def work(rank):
+    print(rank)
+
+
+class Starter:
+    def __init__(self, count):
+        {above}
+        if {test}:
+            workers = [mp.Process(target=work, args=(rank,)) for rank in range(count)]
+            for worker in workers:
+                worker.start()
+            for worker in workers:
+                worker.join()
+
+    def choose(self, count):
+        self.several = count > 1
+
+
+def start(count, kind):
+    starter = Starter(count)
+    starter.several = kind == "several"
+    return starter
+
+
+if __name__ == "__main__":
+    start(2, "one")
+"""
+
+
+@pytest.mark.parametrize(
+    ("above", "test", "is_met"),
+    [
+        ("self.several = False", "self.several", False),
+        ("self.several = False; self.count = count", "self.several", True),
+        ("self.several = False\n        self.count = 2", "count > 1 and self.several", False),
+        ("self.several = False\n        self.choose(count)", "self.several", True),
+        ("several = False\n        print(count)", "several", False),
+        ("several = False\n        several |= count > 1", "several", True),
+        ("several = count > 1", "several", True),
+        ("self.several = True", "self.several", True),
+    ],
+)
+def test_what_is_set_right_above_decides(tmp_path: pathlib.Path, above: str, test: str, is_met: bool) -> None:
+    (found,) = _confidence(tmp_path, ABOVE.format(above=above, test=test))
+    assert (found is not Confidence.LOW) is is_met

@@ -349,3 +349,29 @@ def test_an_edit_reads_and_walks_no_more_than_it_changes(
     project.forget_memories()
     assert reached(project) is known  # it holds names and no trees, and takes long
     assert after(files["train.py"].replace("used", "total")) == (True, 1)
+
+
+NAMED = """class Reader:
+    kind = "Writer"
+
+    def run(self):
+        return {how}
+
+
+class Writer:
+    def run(self):
+        return 2
+"""
+
+
+@pytest.mark.parametrize(
+    ("page", "how", "is_met"),
+    [("", "1", False), ("Writer().run()", "1", False), ("", "getattr(kinds, self.kind)()", True)],
+)
+def test_what_the_code_of_a_program_comes_to(tmp_path: pathlib.Path, page: str, how: str, is_met: bool) -> None:
+    """A string leads to a class where something is taken by a name; what a page calls is another program."""
+    start = f"import kinds{START}kinds.Reader().run()"
+    files = {"kinds.py": NAMED.format(how=how), "run.py": start, "README.md": f"```python\n{page}\n```\n"}
+    known, body = reached(_project(tmp_path, files)), ("kinds.py", "Writer.run")
+    assert known.coming_to(body) == {"run.py"}
+    assert known.coming_by_code(body) == ({"run.py"} if is_met else set())

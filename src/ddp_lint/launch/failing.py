@@ -1,6 +1,6 @@
 """Places that no run comes to, as the program has failed before: a name that is not there, an option that no parser
-defines, a variable without a value, a call that a function of the project does not take, a result that has not what is
-taken from it."""
+defines, a variable without a value, a call that a function of the project does not take, a result or an object that
+has not what is taken from it."""
 
 from __future__ import annotations
 
@@ -9,15 +9,17 @@ import bisect
 import itertools
 from collections.abc import Iterator, Sequence
 
+from ddp_lint.launch.lacking import heirs, kind_of, lacks, named_class
 from ddp_lint.launch.returned import is_no_member, is_unpacked_wrongly
 from ddp_lint.launch.texts import is_installed, named_in_texts
 from ddp_lint.launch.unassigned import unassigned
 from ddp_lint.launch.undefined import called_definition, is_refused, unbound, undefined_option
 from ddp_lint.launch.unused import is_found_by_name
 from ddp_lint.project import Project
-from ddp_lint.project.facts import ModuleFacts
+from ddp_lint.project.facts import ClassFacts, ModuleFacts
 from ddp_lint.project.uses import uses
-from ddp_lint.source.syntax import Block, FunctionNode, below, blocks_at, function_at, nested, walk
+from ddp_lint.source.imports import dotted_ast
+from ddp_lint.source.syntax import Block, FunctionNode, below, blocks_at, defaults, function_at, nested, walk
 
 #: Functions on the way to a place that are gone through, and into calls that fail.
 _DEPTH = 5
@@ -25,6 +27,8 @@ _DEPTH = 5
 _FILES = 25
 #: Calls of the project's functions that are looked into for one question.
 _CALLS = 200
+#: Decorators of methods that need no object.
+_OF_CLASS = frozenset({"staticmethod", "classmethod"})
 
 
 def fails_before(project: Project, facts: ModuleFacts, line: int) -> bool:
@@ -63,7 +67,20 @@ class _Search:
             if block is not blocks[-1] and self._fails_at_all(facts, around, _head(block)):
                 return True
             above = block
-        return around is not None and depth > 0 and self._is_never_called(facts, blocks[: first + 1], depth - 1)
+        if around is None or not depth:
+            return False
+        if first and self._is_of_no_object(facts, blocks[first - 1], around):
+            return True
+        return self._is_never_called(facts, blocks[: first + 1], depth - 1)
+
+    def _is_of_no_object(self, facts: ModuleFacts, owner: ast.AST, method: FunctionNode) -> bool:
+        """Whether a method is called on objects alone that cannot be made."""
+        if not isinstance(owner, ast.ClassDef) or facts.definitions.get(owner.name) is not owner:
+            return False
+        if method.name in ("__init__", "__new__") or {dotted_ast(d) for d in method.decorator_list} & _OF_CLASS:
+            return False
+        found = self._project.classes.of(facts, owner)
+        return self._cannot_be_made(found) and not heirs(self._project, found)
 
     def _fails_above(self, facts: ModuleFacts, around: FunctionNode | None, above: ast.AST, block: Block) -> bool:
         """Whether a statement fails that a run goes through in the block `above` before it comes to one of it."""
@@ -154,38 +171,84 @@ class _Search:
             if isinstance(node, ast.Name) and (node in missing or node in late):
                 return True
             if isinstance(node, ast.Attribute) and (
-                undefined_option(self._project, facts, around, node) or is_no_member(self._project, facts, around, node)
+                undefined_option(self._project, facts, around, node)
+                or is_no_member(self._project, facts, around, node)
+                or lacks(self._project, facts, around, node)
             ):
                 return True
-            if isinstance(node, ast.Call) and self._left > 0 and self._call_fails(facts, node):
+            if isinstance(node, ast.Call) and self._left > 0 and self._call_fails(facts, around, node):
                 return True
         return False
 
-    def _call_fails(self, facts: ModuleFacts, call: ast.Call) -> bool:
-        """Whether a function of the project fails before it may return, or does not take what it is given."""
+    def _call_fails(self, facts: ModuleFacts, around: FunctionNode | None, call: ast.Call) -> bool:
+        """Whether a function, a method or the constructor of a class of the project fails before it may return, or does
+        not take what it is given."""
         project = self._project
         found = called_definition(project, facts, call)
         if found is None:
-            return False
+            return self._method_fails(facts, around, call)
         self._left -= 1
         if is_refused(project, facts, call):
             return True
         home, function = found
-        if not isinstance(function, ast.FunctionDef):
+        if isinstance(function, ast.ClassDef):
+            return self._cannot_be_made(project.classes.of(home, function))
+        return isinstance(function, ast.FunctionDef) and self._never_returns(home, function, function.name)
+
+    def _method_fails(self, facts: ModuleFacts, around: FunctionNode | None, call: ast.Call) -> bool:
+        """Whether a method fails that is called on an object of a class of the project which no other one inherits
+        from."""
+        project = self._project
+        if around is None or not isinstance(call.func, ast.Attribute) or not isinstance(call.func.value, ast.Name):
             return False
-        key = (home.name, function.name)
+        kind = kind_of(project, facts, around, call.func.value)
+        method = project.classes.method(kind.name, call.func.attr) if kind is not None else None
+        if kind is None or method is None or not isinstance(method[1], ast.FunctionDef) or method[1].decorator_list:
+            return False
+        self._left -= 1
+        owner, function = method
+        fails = self._never_returns(owner.module, function, f"{owner.node.name}.{function.name}")
+        return fails and not heirs(project, kind)
+
+    def _never_returns(self, home: ModuleFacts, function: ast.FunctionDef, name: str) -> bool:
+        """Whether a function, by its name in its file, fails before it may return."""
+        key = (home.name, name)
         if key not in self._failing:
             self._failing[key] = False  # one that calls itself does not fail by that
             self._deep += 1
-            before = project.charges.turn_to(home.source.path)  # the work is about that file, whichever asks
+            before = self._project.charges.turn_to(home.source.path)  # the work is about that file, whichever asks
             self._failing[key] = (
                 self._deep <= _DEPTH
                 and not _yields(function)
                 and any(self._fails(home, function, each) for each in _up_to_exit(function.body))
             )
-            project.charges.turn_to(before)
+            self._project.charges.turn_to(before)
             self._deep -= 1
         return self._failing[key]
+
+    def _cannot_be_made(self, owner: ClassFacts) -> bool:
+        """Whether the constructor of a class always fails, or needs an object of a class whose constructor does."""
+        constructor = owner.methods.get("__init__")
+        if not isinstance(constructor, ast.FunctionDef) or constructor.decorator_list:
+            return False
+        if owner.node.keywords or "__new__" in owner.methods:
+            return False
+        key = (owner.module.name, owner.node.name)
+        if key not in self._failing:
+            self._failing[key] = False
+            self._failing[key] = self._never_returns(
+                owner.module, constructor, f"{owner.node.name}.__init__"
+            ) or self._needs_what_cannot_be_made(owner, constructor)
+        return self._failing[key]
+
+    def _needs_what_cannot_be_made(self, owner: ClassFacts, constructor: ast.FunctionDef) -> bool:
+        for parameter, default in defaults(constructor.args):
+            if default is not None or parameter.annotation is None or self._deep > _DEPTH:
+                continue
+            kind = named_class(self._project, owner.module, parameter.annotation)
+            if kind is not None and self._cannot_be_made(kind) and not heirs(self._project, kind):
+                return True
+        return False
 
 
 def _first_failing(

@@ -74,7 +74,8 @@ def needs_other_values(module: Module, node: cst.CSTNode) -> bool:
     it to, or the defaults and constants that all calls in the project give a parameter: ``if is_best: (here)`` in ``def
     save(state, is_best=False)``, ``if scheme == "naive": .. else: (here)`` after ``convert("naive")``. So is what a
     function does that is called at such places alone. False where calls may not be seen: a package that is installed, a
-    function that is handed on or that a text of the project names."""
+    function that is handed on or that a text of the project names. Whoever calls it, what the statements right above a
+    test set decides it: ``self.small = False`` above ``if self.small: (here)``."""
     return _is_met_by_none(module, node, _DEPTH)
 
 
@@ -87,6 +88,8 @@ def _is_met_by_none(module: Module, node: cst.CSTNode, depth: int) -> bool:
             if len(names) == _NAMES:
                 break
     if any(_is_ruled_out(module, tests, name, each) for name, each in names.items()):
+        return True
+    if any(_is_set_otherwise(module, test, taken) for test, taken in tests):
         return True
     calls = _calls_here(module, node) if depth else ()
     return (
@@ -224,6 +227,39 @@ def _is_ruled_out(
     return bool(values) and all(
         any(_outcome(test, name, each.value) is (not taken) for test, taken in tests) for each in values or ()
     )
+
+
+def _is_set_otherwise(module: Module, test: cst.BaseExpression, taken: bool) -> bool:
+    """Whether the function sets a name, or an attribute of ``self``, to a constant in the same block above a test, and
+    nothing between the two mentions it or may change it, so that the test comes to the other outcome."""
+    branch = module.parent(test)
+    while isinstance(parent := module.parent(branch) if isinstance(branch, cst.If) else None, cst.If):
+        branch = parent
+    block = module.parent(branch) if isinstance(branch, cst.If) else None
+    if not isinstance(block, cst.IndentedBlock) or module.function_of(test) is None:
+        return False
+    above = block.body[: next(place for place, each in enumerate(block.body) if each is branch)]
+    for each in _names_of(test):
+        value = _set_last(above, dotted(each))
+        if value is not None and _outcome(test, dotted(each), value.value) is (not taken):
+            return True
+    return False
+
+
+def _set_last(above: Sequence[cst.BaseStatement], name: str) -> _Constant | None:
+    """The constant that the last of some statements sets a name to which has to do with it."""
+    for statement in reversed(above):
+        parts = statement.body if isinstance(statement, cst.SimpleStatementLine) else ()
+        only = parts[0] if len(parts) == 1 else None
+        if isinstance(only, cst.Assign) and [dotted(each.target) for each in only.targets] == [name]:
+            return _literal(only.value)
+        # A method may set any attribute of the object.
+        calls = "." in name
+        if any(dotted(n) == name or (calls and isinstance(n, (cst.Call, cst.Await))) for n in descendants(statement)):
+            return None
+        if any(isinstance(n, (cst.Global, cst.Nonlocal, cst.Del)) for n in descendants(statement)):
+            return None
+    return None
 
 
 # ---- tests

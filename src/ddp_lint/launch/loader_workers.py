@@ -14,6 +14,8 @@ from ddp_lint.launch.search import importers, programs
 from ddp_lint.launch.single_process import transforms_samples
 from ddp_lint.project import Project
 from ddp_lint.project.facts import ModuleFacts, assigned_in
+from ddp_lint.project.uses import Use, uses
+from ddp_lint.project.uses import constructions as constructions_of
 from ddp_lint.source import dotted
 from ddp_lint.source.imports import last_part
 from ddp_lint.source.syntax import argument_at, calls_below, function_at, parameters, walk
@@ -23,6 +25,8 @@ from ddp_lint.view import Module
 SAMPLES = ("__getitem__", "__getitems__", "__iter__", "__next__")
 METHODS = (*SAMPLES, "collate_fn", "collate", "collater", "__call__")
 _DATASET = "torch.utils.data.Dataset"
+#: Files that hold the name of what makes objects; where more do, not all that it gives them to is seen.
+_FILES = 25
 _WORKERS = re.compile(r"\bnum_workers[\"']?\s*[=:]\s*(?P<value>[^,})\s]+)")
 #: How many workers a trainer of transformers is told to start.
 _OF_TRAINERS = re.compile(r"\bdataloader_num_workers[\"']?[ \t]*[=: \t][ \t]*(\d+)\b")
@@ -48,6 +52,58 @@ def _is_dataset(module: Module, owner: cst.ClassDef) -> bool:
     methods = {s.name.value for s in owner.body.body if isinstance(s, cst.FunctionDef)}
     by_name = any(name.endswith("Dataset") for name in names) or {"__getitem__", "__len__"} <= methods
     return module.is_subclass(owner, _DATASET) or (by_name and "Dataset" in owner.name.value)
+
+
+def goes_to_datasets(module: Module, node: cst.CSTNode) -> bool:
+    """Whether a place is in a class of whose objects each goes to a data set, which calls it for its samples: functions
+    that give datasets alone what they return make all of them."""
+    owner, project = module.class_of(node), module.project
+    if owner is None or project is None:
+        return False
+    name = module.name_of(owner)
+
+    def found() -> bool:
+        made = constructions_of(project, name, _FILES)
+        return bool(made) and all(_is_for_datasets(project, facts, use) for facts, use, _ in made)
+
+    return project.remember(("goes to datasets", name), found)
+
+
+def _is_for_datasets(project: Project, facts: ModuleFacts, use: Use) -> bool:
+    """Whether the function around a use gives what it returns to data sets alone, wherever the project calls it."""
+    maker = use.around
+    if maker is None or facts.definitions.get(maker.name) is not maker or maker.decorator_list:
+        return False
+    paths = project.contents.holding(maker.name)
+    files = [project.modules.facts_of(path) for path in paths] if len(paths) <= _FILES else []
+    whole, calls = f"{facts.name}.{maker.name}", 0
+    for user in files:
+        for other in uses(user, maker.name) if user is not None and not user.source.is_test else ():
+            if user is None or project.meanings.of(user, other.node) != whole:
+                continue
+            calls += 1
+            if other.call is None or other.around is None or not _is_given_to_dataset(project, user, other):
+                return False
+    return calls > 0
+
+
+def _is_given_to_dataset(project: Project, facts: ModuleFacts, use: Use) -> bool:
+    """Whether a function keeps the result of a call by a name of its own that it gives to data sets alone."""
+    around = use.around
+    kept = (
+        next((n for n in walk(around) if isinstance(n, ast.Assign) and n.value is use.call), None) if around else None
+    )
+    target = kept.targets[0] if kept is not None and len(kept.targets) == 1 else None
+    if around is None or not isinstance(target, ast.Name):
+        return False
+    given = [
+        value
+        for call in calls_below(around)
+        if project.classes.subclass_of(project.meanings.of(facts, call.func), _DATASET)
+        for value in (*call.args, *(keyword.value for keyword in call.keywords))
+    ]
+    reads = [n for n in walk(around) if isinstance(n, ast.Name) and n.id == target.id and isinstance(n.ctx, ast.Load)]
+    return bool(reads) and all(any(each is value for value in given) for each in reads)
 
 
 def loaders_use_workers(module: Module, *, forked: bool = False) -> bool:

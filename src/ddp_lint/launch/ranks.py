@@ -25,11 +25,14 @@ from ddp_lint.launch.one_process import (
     makes_groups_of_one,
     uses_data_parallel,
 )
+from ddp_lint.launch.reached.names import MODULE, body_at
+from ddp_lint.launch.reached.walk import reached
 from ddp_lint.launch.search import importers, programs
 from ddp_lint.launch.unused import is_variable
 from ddp_lint.project import Project
 from ddp_lint.project.facts import ModuleFacts
 from ddp_lint.project.project_names import written
+from ddp_lint.project.uses import uses
 from ddp_lint.source.imports import dotted_ast, is_within, last_part
 from ddp_lint.source.occurring import occurs
 from ddp_lint.source.syntax import (
@@ -55,14 +58,15 @@ class Evidence:
 
 
 def several_ranks(module: Module, node: cst.CSTNode | None = None) -> Evidence | None:
-    """Evidence that several ranks run `module`: in the file, else in a file of the project that imports it. None where
-    all programs that come to it, or to `node` in it, are one process."""
-    if module.facts is None or module.project is None:
+    """Evidence that several ranks run `module`: in the file, else in a file of the project that imports it, by whose
+    programs one comes to `node`. None where all programs that come to it, or to `node` in it, are one process."""
+    facts, project, name = module.facts, module.project, module.name
+    if facts is None or project is None:
         return None
-    project, name = module.project, module.name
-    found = evidence_in(module.facts, project)
+    found = evidence_in(facts, project)
     if found is None and name:
-        found = project.remember(("several ranks", name), lambda: _imported_by_ranks(module))
+        body = body_at(facts.tree, module.span(node).line) if node is not None else MODULE
+        found = project.remember(("several ranks", name, body), lambda: _imported_by_ranks(project, facts, body))
     return None if found is None or runs_alone(module, node) else found
 
 
@@ -103,10 +107,33 @@ def is_for_one_process(facts: ModuleFacts, project: Project, line: int) -> bool:
     return comes_alone(facts, project, line) and not shown_alone(facts, project)
 
 
-def _imported_by_ranks(module: Module) -> Evidence | None:
-    project, facts = module.project, module.facts
-    assert project is not None and facts is not None
-    return _run_by(project, facts, programs(project, module.name, holding=joining_words(project)))
+def _imported_by_ranks(project: Project, facts: ModuleFacts, body: str) -> Evidence | None:
+    users = programs(project, facts.name, holding=joining_words(project))
+    return _run_by(project, facts, (user for user in users if _may_meet(project, facts, body, user)))
+
+
+def _may_meet(project: Project, facts: ModuleFacts, body: str, user: ModuleFacts) -> bool:
+    """Whether a program that comes to a body of a file may come to what shows ranks in another one as well: a package
+    imports all of its classes for whoever uses one of them. True where the programs are not seen."""
+    path, found = project.modules.find(facts.name), reached(project)
+    if path is None or body == MODULE:
+        return True
+    own = found.coming_by_code((project.paths.inside(path), body))
+    showing = project.remember(("bodies that show ranks",), lambda: _bodies_showing(user, project), user.kept)
+    others = frozenset[str]().union(*(found.coming_by_code((user.source.inside, each)) for each in showing))
+    return not own or not others or not own.isdisjoint(others)
+
+
+def _bodies_showing(facts: ModuleFacts, project: Project) -> frozenset[str]:
+    """The bodies of a file that show ranks; for what it imports at its top those that use it."""
+    shown: list[Any] = [node for _, node in _evidence(facts, project)]
+    call = joining_call(facts, project)
+    lines = {node.lineno for node in (*shown, call) if node is not None}
+    for node in shown:
+        for alias in node.names if isinstance(node, (ast.Import, ast.ImportFrom)) else ():
+            lines.discard(node.lineno)
+            lines.update(use.node.lineno for use in uses(facts, alias.asname or alias.name.rpartition(".")[2]))
+    return frozenset(body_at(facts.tree, line) for line in lines) or frozenset({MODULE})
 
 
 def program_of_ranks(facts: ModuleFacts, project: Project, line: int | None = None) -> Evidence | None:

@@ -36,6 +36,7 @@ from ddp_lint.project.results import OfNames
 from ddp_lint.source.file import place_kind
 
 _T = TypeVar("_T", bound=Hashable)
+_OWN_OBJECT = frozenset({"self", "cls"})
 #: For whom something is found: the programs that come to it, as bits.
 _Bits: TypeAlias = dict[_T, int]
 #: Files of a project that are read: in a larger one all counts as reached.
@@ -54,7 +55,8 @@ CALLED = re.compile(
 class Reached(OfNames):
     """The files that are started, and for each body which of them come to it, as bits: the first file is the lowest.
     The bit above is that of all of them together: a module that one of them imports by its name is not what another
-    one may import by a computed name."""
+    one may import by a computed name. Above that each has a second bit, for what its own code and the settings come to:
+    a notebook or a page calls what others start."""
 
     programs: tuple[str, ...] = ()
     bits: Mapping[Body, int] = dataclasses.field(default_factory=dict)
@@ -64,9 +66,14 @@ class Reached(OfNames):
         bits = self.bits.get(body, 0)
         return frozenset(file for place, file in enumerate(self.programs) if bits >> place & 1)
 
+    def coming_by_code(self, body: Body) -> frozenset[str]:
+        """The files of the programs that come to a body themselves, not only what a notebook or a page calls."""
+        bits = self.bits.get(body, 0) >> (len(self.programs) + 1)
+        return frozenset(file for place, file in enumerate(self.programs) if bits >> place & 1)
+
     def has(self, body: Body) -> bool:
         """Whether all of them together come to a body."""
-        return bool(self.bits.get(body, 0) >> len(self.programs))
+        return bool(self.bits.get(body, 0) >> len(self.programs) & 1)
 
 
 def is_never_reached_from_programs(project: Project, facts: ModuleFacts, line: int) -> bool:
@@ -132,17 +139,21 @@ def reached(project: Project) -> Reached:
 def _walked(project: Project, program: str) -> Reached:
     """What all programs come to, or one file, which nothing else shows to be one."""
     bodies = _bodies(project)
-    texts = [words_of_settings(project), calls_of_notebooks(project), calls_of_texts(project)]
-    if bodies is None or None in texts or (program and program not in bodies.modules):
+    settings, texts = words_of_settings(project), [calls_of_notebooks(project), calls_of_texts(project)]
+    if bodies is None or settings is None or None in texts or (program and program not in bodies.modules):
         return Reached()
-    named = frozenset[str]().union(*(words or () for words in texts))
+    named = settings.union(*(words or () for words in texts))
     with project.recording(apart=True):  # where modules lie follows from the names of the files
         started = [(program, MODULE)] if program else list(bodies.programs(named))
         programs = tuple(dict.fromkeys(file for file, _ in started))
-        own = {file: 1 << place for place, file in enumerate(programs)}
         together = 1 << len(programs)
-        walk = _Walk(bodies, named, words_of_texts(project), together * 2 - 1)
-        return Reached(programs, walk.reached((file, body, own[file] | together) for file, body in started))
+        by_code = together << 1
+        own = {file: 1 << place | by_code << place | together for place, file in enumerate(programs)}
+        every = (by_code << len(programs)) - 1
+        told = by_code - 1
+        found = dict.fromkeys(named - settings, told) | dict.fromkeys(settings, every)
+        walk = _Walk(bodies, found, words_of_texts(project), every, told)
+        return Reached(programs, walk.reached((file, body, own[file]) for file, body in started))
 
 
 def _bodies(project: Project) -> Bodies | None:
@@ -190,15 +201,18 @@ def _added(found: _Bits[_T], key: _T, bits: int) -> int:
 
 class _Walk:
     """One walk over the bodies of a project, for all programs at once: what is found is found for some of them, whose
-    bits it has. `named`: what settings name, and what texts and notebooks call. `words`: all that texts hold, None for
-    anything. `every`: the bits of all programs."""
+    bits it has. `named`: what settings name, and what texts and notebooks call, each for these. `words`: all that texts
+    hold, None for anything. `every`: the bits of all programs; `told`: those of them for what texts call too."""
 
-    def __init__(self, bodies: Bodies, named: frozenset[str], words: frozenset[str] | None, every: int) -> None:
+    def __init__(
+        self, bodies: Bodies, named: Mapping[str, int], words: frozenset[str] | None, every: int, told: int
+    ) -> None:
         self._bodies = bodies
         self._modules = bodies.modules
         self._outside = named
         self._words = words
         self._every = every
+        self._told = told
         #: Modules are imported by names that are computed; by those of the files in folders; from below a folder of
         #: this name, or from below this path; all that such a module has is taken.
         self._computed = 0
@@ -208,8 +222,10 @@ class _Walk:
         self._all_of_them = 0
         #: The files of which something may take all that they have.
         self._whole: _Bits[str] = {}
-        #: Something is looked up by a name that the code does not have, in an object of any kind.
+        #: Something is looked up by a name that the code does not have, in an object of any kind; in anything but the
+        #: object itself.
         self._by_names = 0
+        self._taking = 0
         self._found: _Bits[Body] = {}
         #: What is to be followed, for which programs.
         self._queue = collections.OrderedDict[Body, int]()
@@ -271,9 +287,11 @@ class _Walk:
         composed = self._composed_of(set(map(_stem, self._modules))) if self._computed else {}
         for inside in self._modules if self._computed else ():
             self._add_computed(inside, composed.get(_stem(inside), 0))
-        named = dict.fromkeys(self._outside & self._bodies.with_name.keys(), self._every)
+        named = {name: self._outside[name] for name in self._outside.keys() & self._bodies.with_name.keys()}
+        # Nothing in the code leads from a string to what it names where nothing takes anything by a name.
+        taking = self._taking if self._bodies.taking_kinds == frozenset() else self._every
         for name in self._strings.keys() & self._bodies.with_name.keys():
-            _added(named, name, self._strings[name])
+            _added(named, name, self._strings[name] & (self._told | taking))
         if self._computed:
             for name in self._bodies.with_name:
                 bits = self._attributes.get(name, 0) | (self._every if self._is_worded(name) else 0)
@@ -378,6 +396,8 @@ class _Walk:
             _added(self._composed, part, bits)
         for of in names.looked_up:
             self._look_up(inside, owner, of, bits)
+        if names.imports_computed or not names.looked_up <= _OWN_OBJECT:
+            self._taking |= bits
         if names.imports_computed:
             self._compute(inside, names, bits)
         if body in self._modules[inside].names.bases:

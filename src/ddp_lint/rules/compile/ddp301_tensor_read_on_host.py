@@ -89,15 +89,16 @@ class TensorReadOnHost(HostRule):
     functions that are called at such places alone, in tests, under `torch.no_grad()`; buffers and attributes that are
     read without computation, since they may be on the host; loops of training scripts outside of forward; arguments
     that every caller passes from the host (`self.assign(boxes.cpu())`, `tokenizer(texts,
-    return_tensors="pt").input_ids`), branches that no caller reaches, single integers (under a test of the dtype and of
-    the shape). With `capture_scalar_outputs` or `fullgraph=True`, the reads that are captured. Reads that follow one
-    another with no more than small operations between are one finding: only the first waits, for the others the GPU has
-    next to nothing left to do. So are those in a loop behind the first, whose rounds have no more than that. Only with
-    `--preview`, and outside of compiled code: a read once per forward whose value the host may need (the size of an
-    allocation, the split sizes of an all-to-all); one right after an operation that waits itself (`mask.nonzero()`,
-    `x[x > 0]`, `.cpu()`), but in a loop, where they add up; one that only programs of one process come to, or only
-    programs that train nothing. The same read in a loop over layers or items, in a helper that several functions of one
-    file call, or of a value that is only used in arithmetic or reports, is reported.
+    return_tensors="pt").input_ids`), branches that no caller reaches, modules that go to data sets alone, single
+    integers (under a test of the dtype and of the shape). With `capture_scalar_outputs` or `fullgraph=True`, the reads
+    that are captured. Reads that follow one another with no more than small operations between are one finding: only
+    the first waits, for the others the GPU has next to nothing left to do. So are those in a loop behind the first,
+    whose rounds have no more than that. Only with `--preview`, and outside of compiled code: a read once per forward
+    whose value the host may need (the size of an allocation, the split sizes of an all-to-all); one right after an
+    operation that waits itself (`mask.nonzero()`, `x[x > 0]`, `.cpu()`), but in a loop, where they add up; one that
+    only programs of one process come to, or only programs that train nothing. The same read in a loop over layers or
+    items, in a helper that several functions of one file call, or of a value that is only used in arithmetic or
+    reports, is reported.
 
     ## How to confirm
 

@@ -16,6 +16,7 @@ from ddp_lint.launch.callers import (
     calls_in_file,
     constant_arguments,
 )
+from ddp_lint.launch.loader_workers import goes_to_datasets
 from ddp_lint.launch.ranks import meets_no_ranks
 from ddp_lint.launch.reached.walk import is_unreached_in_package
 from ddp_lint.launch.single_process import one_process, transforms_samples
@@ -216,7 +217,7 @@ class HostRule(Rule):
         function = self.module.function_of(node)
         if function is None or outside_of_graphs(self.module, node) or self._is_disabled(function):
             return None
-        if one_process(self.module) or transforms_samples(self.module, node):
+        if one_process(self.module) or transforms_samples(self.module, node) or goes_to_datasets(self.module, node):
             return None
         if evaluation_only(self.module, node) or self._is_for_failure(node):
             return None

@@ -173,7 +173,8 @@ class LoadWithoutMapLocation(Rule):
     all ranks in a loop; a `map_location` that comes from a parameter, a variable or `**kwargs`; loads on one rank only,
     or in a function that only one rank calls, or a method that one rank calls in the training and others in programs of
     one process; files without evidence of several ranks, or that only programs come to which make no group while others
-    of the project make theirs (a setting `args.distributed` is no evidence then), or that its scripts start with one
+    of the project make theirs (a setting `args.distributed` is no evidence then), classes of a package that its
+    programs of several ranks import with the rest, and make no object of, or that its scripts start with one
     process (`torchrun --nproc_per_node 1`) and others with several, or that spawn one rank (`nprocs=1`), or whose
     Lightning Trainers have one device; what is loaded above `fit()` of Trainers that are told `gpus=` alone, which
     spawn the ranks from there; the `main()` of a program of one process, of which programs of several ranks

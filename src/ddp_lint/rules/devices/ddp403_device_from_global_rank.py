@@ -10,6 +10,7 @@ from ddp_lint.launch.gpu_index import DEVICE, index_in_name, indices_of
 from ddp_lint.launch.origin import rank_source
 from ddp_lint.launch.single_process import counts_one_node, gives_local_ranks, is_benchmark, on_one_node
 from ddp_lint.launch.started import started_on_one_node
+from ddp_lint.launch.unread import is_never_read, kept_in
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source import dotted
@@ -77,7 +78,8 @@ class DeviceFromGlobalRank(Rule):
     `rank % torch.cuda.device_count()` and any other arithmetic; local ranks; the index that `mp.spawn` passes to its
     function; names that are not proven to be the global rank; code that only rank 0 runs; tests and files that
     rendezvous on `localhost`, or form a group of `torch.cuda.device_count()` ranks, also by a function of the project
-    that they join by, because there is only one node; `barrier(device_ids=[rank])` behind `set_device(rank)`. Of low
+    that they join by, because there is only one node; `barrier(device_ids=[rank])` behind `set_device(rank)`; a device
+    that is kept and that nothing reads. Of low
     confidence where every command of the project starts the program on one node, and it has no option for more and
     takes no rank modulo the GPUs of a node.
 
@@ -175,6 +177,9 @@ class DeviceFromGlobalRank(Rule):
         picks = source is None
         source = source if source is not None else self._picking(value)
         if source is None or self._is_first(value) or (where == "barrier" and self._is_set_above(value)):
+            return
+        kept = kept_in(self.module, value)
+        if kept is not None and is_never_read(self.module, kept):
             return
         self._reported.add(value)
         self._chosen.append((value, where))
