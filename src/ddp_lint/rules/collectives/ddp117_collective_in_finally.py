@@ -34,8 +34,8 @@ from ddp_lint.source.tree import called, descendants
 
 #: How many functions of the project are followed from the `try`.
 _DEPTH = 3
-#: The torch from which on `destroy_process_group` shuts NCCL down: up to 2.2 it drops its references to the group, which
-#: the traceback of the error and the wrapped model keep (torch/distributed/distributed_c10d.py, 2.2.2 and 2.3.0).
+#: The torch from which on `destroy_process_group` shuts NCCL down: up to 2.2 it drops references to the group, while
+#: the traceback of the error and the wrapped model keep theirs (distributed_c10d.py of 2.2.2 and 2.3.0).
 _SHUTS_DOWN_SINCE = "2.3"
 
 
