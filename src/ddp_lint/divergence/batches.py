@@ -43,7 +43,8 @@ def hardly_lack_samples(project: Project, facts: ModuleFacts) -> bool:
             return False
         return not any(map(_leaves_out, _putting_together(project, facts)))
 
-    return project.remember(("hardly lack samples",), found, facts.kept)
+    answer: bool = project.remember(("hardly lack samples",), found, facts.kept)
+    return answer
 
 
 #: How functions and classes are called that put the samples of a batch together.

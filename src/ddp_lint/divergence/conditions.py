@@ -118,8 +118,8 @@ def _compare(frame: Frame, node: ast.Compare) -> Value:
     if alike:
         return unknown(key)
     result = _among_ranks(node, left, right, result, key)
-    asks_for_samples = result.varies is not None and _asks_for_samples(node, left, right)
-    if asks_for_samples and result.varies and hardly_lack_samples(frame.linker.project, frame.facts):
+    whole = result.varies is not None and _asks_for_samples(node, left, right)
+    if whole and result.varies is not None and hardly_lack_samples(frame.linker.project, frame.facts):
         result = divergent(key, dataclasses.replace(result.varies, confidence=Confidence.LOW))
     against = lacking is None and left.agreed is not right.agreed
     if opposite is ast.Eq and against and result.varies and result.varies.cause == "data":

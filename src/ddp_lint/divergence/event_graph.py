@@ -87,6 +87,8 @@ class Event:
     quiet: bool = False
     #: A backward that comes to parameters on some ranks only: what the others have as a loss was made on the spot.
     loose: bool = False
+    #: It takes place at the end of the epoch, for all of its calls together.
+    at_end: bool = False
     #: It is doubted for no other reason than that its file shows nothing of this: one that leads here may show it.
     unproven: When = ""
 
