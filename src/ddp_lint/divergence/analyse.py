@@ -647,6 +647,8 @@ def _in_doubt(
         doubt = "the function calls itself, and the ranks may meet in another of its calls"
     elif needs_shards(difference) and not sharded():
         doubt = "it needs sharded parameters, and there is no evidence of any"
+    elif difference.event.at_end and mismatch.cause == "data":
+        doubt = "it communicates at the end of the epoch: a rank that comes there in one batch takes part"
     elif is_no_race(mismatch, facts):
         doubt = "the files exist before, or all ranks create them"
     doubt = doubt or mismatch.doubt

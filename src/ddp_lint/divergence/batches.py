@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import ast
+from collections.abc import Iterator
+
 from ddp_lint.project import Project
+from ddp_lint.project.facts import ModuleFacts
+from ddp_lint.source.imports import last_part
+from ddp_lint.source.syntax import FunctionNode, main_guards, walk
 
 #: What may leave a batch without a sample.
 _CHOOSING = ("collate", "batch_sampler", "IterableDataset", "batch_size=None", "webdataset")
@@ -26,6 +32,44 @@ _PADDING = ("pad_sequence", "pad_to", "padding=True", "pad_token", "longest", "p
 def keep_samples(project: Project) -> bool:
     """Whether the project makes its loaders, and nothing of it chooses what comes into a batch: each has a sample."""
     return _makes_loaders_without(project, _CHOOSING)
+
+
+def hardly_lack_samples(project: Project, facts: ModuleFacts) -> bool:
+    """Whether the project makes its loaders, and none of its functions that put samples together, but for those of
+    other programs than a file, leaves some out: what it makes of no sample at all, most fail in before."""
+
+    def found() -> bool:
+        if not project.contents.holding("DataLoader("):
+            return False
+        return not any(map(_leaves_out, _putting_together(project, facts)))
+
+    answer: bool = project.remember(("hardly lack samples",), found, facts.kept)
+    return answer
+
+
+#: How functions and classes are called that put the samples of a batch together.
+_PUTS_TOGETHER = "collat"
+
+
+def _putting_together(project: Project, asking: ModuleFacts) -> Iterator[FunctionNode]:
+    """The functions of the project that put samples together, by their names or that of their class."""
+    words = (_PUTS_TOGETHER, _PUTS_TOGETHER.capitalize())
+    for facts in project.modules.but_tests(path for word in words for path in project.contents.holding(word)):
+        if facts is not asking and any(True for _ in main_guards(facts.tree)):
+            continue  # another program
+        for node in walk(facts.tree):
+            if isinstance(node, (FunctionNode, ast.ClassDef)) and _PUTS_TOGETHER in node.name.lower():
+                yield from (n for n in walk(node) if isinstance(n, FunctionNode))
+
+
+def _leaves_out(function: FunctionNode) -> bool:
+    """Whether a function leaves out samples: ``[s for s in batch if s is not None]``, ``filter(..)``, ``continue``."""
+    return any(
+        (isinstance(n, ast.comprehension) and n.ifs)
+        or (isinstance(n, ast.Call) and last_part(n.func) == "filter")
+        or isinstance(n, ast.Continue)
+        for n in walk(function)
+    )
 
 
 def have_one_length(project: Project) -> bool:

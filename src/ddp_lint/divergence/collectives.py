@@ -124,7 +124,7 @@ def communicate(
         buffer=dotted(node.args[0]) if node.args else "", unproven=unproven,
         replica=last_part(node.func) if entry.kind == "forward" and entry.when == "buffers" else "",
         quiet=frame.is_quiet,
-        shares_statistics=entry.when == "statistics",
+        shares_statistics=entry.when == "statistics", at_end=_is_at_end(frame, entry, arguments),
     )  # fmt: skip
     frame.effects.append(_where_it_comes_about(frame, entry, event, arguments, node))
     for name in entry.uniform:
@@ -434,6 +434,14 @@ def _uneven_payload(
         if varies is not None:
             return dataclasses.replace(varies, call_depth=handed(value))
     return None
+
+
+def _is_at_end(frame: Frame, entry: Collective, arguments: Arguments) -> bool:
+    """Does the call communicate at the end of the epoch alone? By its flag, else by the method that it is in."""
+    flag = arguments.get(entry.at_once, entry.takes)[0] if entry.at_once else None
+    if flag is not None and flag.constant != Known(None):
+        return flag.constant == Known(False)
+    return bool(entry.at_end_in) and getattr(frame.function, "name", "") in entry.at_end_in
 
 
 def _own_number(entry: Collective, arguments: Arguments) -> Variation | None:

@@ -9,7 +9,7 @@ from collections.abc import Hashable
 
 from ddp_lint.divergence import backends, worlds
 from ddp_lint.divergence import references as ref
-from ddp_lint.divergence.batches import keep_samples
+from ddp_lint.divergence.batches import hardly_lack_samples, keep_samples
 from ddp_lint.divergence.calls_by_name import is_wrapped, of_arms
 from ddp_lint.divergence.collected import asks_for_collected
 from ddp_lint.divergence.definitions import counts_of
@@ -108,7 +108,7 @@ def _compare(frame: Frame, node: ast.Compare) -> Value:
     result = combine(COMPARE[opposite], (left, right), key) if lacking is None else divergent(key, lacking)
     alike = lacking is None and (
         _is_alike(left, right, result, opposite)
-        or _asks_for_samples(frame, node, left, right)
+        or (_asks_for_samples(node, left, right) and keep_samples(frame.linker.project))
         or _asks_for_labels(node, left, right)
         or _asks_for_form(node, opposite, right)
         or _asks_for_process(node)
@@ -118,6 +118,9 @@ def _compare(frame: Frame, node: ast.Compare) -> Value:
     if alike:
         return unknown(key)
     result = _among_ranks(node, left, right, result, key)
+    whole = result.varies is not None and _asks_for_samples(node, left, right)
+    if whole and result.varies is not None and hardly_lack_samples(frame.linker.project, frame.facts):
+        result = divergent(key, dataclasses.replace(result.varies, confidence=Confidence.LOW))
     against = lacking is None and left.agreed is not right.agreed
     if opposite is ast.Eq and against and result.varies and result.varies.cause == "data":
         # Its own number against what all have: mostly whether all have the same, to which they find one answer.
@@ -411,11 +414,11 @@ def _is_alike(left: Value, right: Value, result: Value, operation: type[ast.cmpo
     return result.open and result.varies.cause == "data"  # what a batch has, and of which kind it is
 
 
-def _asks_for_samples(frame: Frame, node: ast.Compare, left: Value, right: Value) -> bool:
-    """``len(batch) == 0``, ``images.numel() == 0``, of loaders whose batches all have a sample."""
+def _asks_for_samples(node: ast.Compare, left: Value, right: Value) -> bool:
+    """Is it whether a batch has a sample, ``len(batch) == 0``, ``images.numel() == 0``?"""
     if right.constant != Known(0) or not of_batches(left.varies):
         return False
-    return (is_size(left) or counted(node.left) is not None) and keep_samples(frame.linker.project)
+    return is_size(left) or counted(node.left) is not None
 
 
 def _is_place(node: ast.Compare, left: Value, right: Value) -> bool:

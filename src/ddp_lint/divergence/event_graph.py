@@ -89,6 +89,8 @@ class Event:
     loose: bool = False
     #: It comes about for each element of a collection that its object begins with as an empty one.
     of_held: bool = False
+    #: It takes place at the end of the epoch, for all of its calls together.
+    at_end: bool = False
     #: It is doubted for no other reason than that its file shows nothing of this: one that leads here may show it.
     unproven: When = ""
 

@@ -96,7 +96,8 @@ class Collective:
     argument (``fully_shard(model)``). The call communicates only if the keywords in `only_if` have these values, and
     not if those in `unless` do. `wraps_overriding`: the class makes the methods of this name communicate that override
     it, too. `models`: it communicates for models alone, and takes loaders as well. `since`: the release of its package
-    from which on that holds; `earlier`: when it communicated before.
+    from which on that holds; `earlier`: when it communicated before. `at_once`: the flag by which it communicates at
+    each call; without it, in the methods `at_end_in`, it does so at the end of the epoch for all calls together.
     """
 
     name: str
@@ -130,6 +131,8 @@ class Collective:
     models: bool = False
     since: str = ""
     earlier: Condition = ""
+    at_once: str = ""
+    at_end_in: tuple[str, ...] = ()
     scope: Scope = "world"
     evidence: str
 

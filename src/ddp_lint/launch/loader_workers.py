@@ -19,6 +19,7 @@ from ddp_lint.project.uses import constructions as constructions_of
 from ddp_lint.source import dotted
 from ddp_lint.source.imports import last_part
 from ddp_lint.source.syntax import argument_at, calls_below, function_at, parameters, walk
+from ddp_lint.source.tree import descendants
 from ddp_lint.view import Module
 
 #: Methods of a dataset that make samples, and all functions that make samples or batches of them.
@@ -27,6 +28,9 @@ METHODS = (*SAMPLES, "collate_fn", "collate", "collater", "__call__")
 _DATASET = "torch.utils.data.Dataset"
 #: Files that hold the name of what makes objects; where more do, not all that it gives them to is seen.
 _FILES = 25
+_STREAM = "torch.utils.data.IterableDataset"
+#: How far the class of an object is looked for.
+_TYPE = 6
 _WORKERS = re.compile(r"\bnum_workers[\"']?\s*[=:]\s*(?P<value>[^,})\s]+)")
 #: How many workers a trainer of transformers is told to start.
 _OF_TRAINERS = re.compile(r"\bdataloader_num_workers[\"']?[ \t]*[=: \t][ \t]*(\d+)\b")
@@ -45,6 +49,45 @@ def makes_samples(module: Module, function: cst.FunctionDef) -> bool:
         transforms = function.name.value == "__call__" and transforms_samples(module, function)
         return transforms or _is_dataset(module, owner)
     return function.name.value.startswith("collate")
+
+
+def is_stage(module: Module, function: cst.FunctionDef) -> bool:
+    """Whether a function is a generator that the project gives to iterable datasets, which go through it, and calls
+    nowhere itself: ``Stage(dataset, tokenize)``, ``dataset.apply(tokenize)``."""
+    facts, project = module.facts, module.project
+    if facts is None or project is None or not any(isinstance(n, cst.Yield) for n in descendants(function.body)):
+        return False
+    if module.class_of(function) is not None:
+        return False
+    name, key = function.name.value, ("stage of a stream", module.name_of(function))
+    found: bool = project.remember(key, lambda: _is_given_to_streams(project, facts, name))
+    return found
+
+
+def _is_given_to_streams(project: Project, home: ModuleFacts, name: str) -> bool:
+    whole, found = f"{home.name}.{name}", False
+    for user in project.modules.but_tests(project.contents.holding(name)):
+        for use in uses(user, name):
+            if project.meanings.of(user, use.node) != whole:
+                continue
+            if use.given is None or not _makes_stream(project, user, use):
+                return False
+            found = True
+    return found
+
+
+def _makes_stream(project: Project, user: ModuleFacts, use: Use) -> bool:
+    """Whether a function is given to the constructor of an iterable dataset, or to a method of one."""
+    call = use.given
+    if call is None:
+        return False
+    name = project.meanings.of(user, call.func)
+    if project.classes.subclass_of(name, _STREAM):
+        return True
+    owner = project.classes.of(user, use.owner) if use.owner is not None else None
+    on = call.func.value if isinstance(call.func, ast.Attribute) else None
+    kind = project.types.of(on, user, use.around, owner, _TYPE) if on is not None else ""
+    return bool(kind) and project.classes.subclass_of(kind, _STREAM)
 
 
 def _is_dataset(module: Module, owner: cst.ClassDef) -> bool:

@@ -68,8 +68,9 @@ _COUNTS_NODES = re.compile(
 )
 #: The backend that a launcher's settings choose.
 _BACKEND = re.compile(r"(?m)^[ \t\"]*distributed_type\"?: *[\"']?(\w+)")
-#: A program, below a command in a comment, that is started in place of the command's own: ``# test.py --all``.
-_INSTEAD = re.compile(r"#+[ \t]*(?!\S*python)([\w./$-]+\.py)(?!\S)")
+#: A program, below a command in a comment, that is started in place of the command's own: ``# test.py --all``, also in
+#: a list of these: ``# test.py, test.yaml``.
+_INSTEAD = re.compile(r"#+[ \t]*(?!\S*python)([\w./$-]+\.py)(?![^\s,])")
 _CHANGES_FOLDER = re.compile(r"(?m)^[ \t]*(?:cd|pushd)\b|(?:&&|;)[ \t]*cd\b")
 
 
@@ -218,8 +219,27 @@ def _backends_of(project: Project, start: Start) -> set[str]:
     """The backends that the settings of a command may choose."""
     files = project.contents.named(posixpath.basename(start.settings).lower()) if start.settings else ()
     same = _meant(start.settings, "", frozenset(files)) or files
-    texts = [project.contents.text(pathlib.Path(project.paths.absolute(inside))) or "" for inside in same]
-    return {found[1] if (found := _BACKEND.search(text)) else "" for text in texts} or {""}
+    found = {_backend_in(project, inside) for inside in same or _in_place_of(project, start.settings)}
+    return (found if same else found - {""}) or {""}
+
+
+def _backend_in(project: Project, inside: str) -> str:
+    text = project.contents.text(pathlib.Path(project.paths.absolute(inside))) or ""
+    return found[1] if (found := _BACKEND.search(text)) else ""
+
+
+def _in_place_of(project: Project, settings: str) -> list[str]:
+    """The files that a command may mean which leaves the name of its settings to whoever runs it, in a folder of the
+    project: by a variable (``configs/${ZERO}.yaml``), or by a name that no file has (``configs/YOUR_SETTINGS``)."""
+    folder, _, name = settings.rpartition("/")
+    if not folder or "$" in folder or "{" in folder:
+        return []
+    known = re.split(r"\$\{?\w+\}?|\{[^{}]*\}", name)
+    fits = re.compile(r"[^/]*".join(map(re.escape, known)) if len(known) > 1 else r"[^/]+")
+    below = posixpath.normpath(re.sub(r"^(?:\.\.?/)+", "", f"{folder}/"))
+    files = project.contents.named("*.yaml *.yml *.json")
+    beside = [each for each in files if f"/{posixpath.dirname(each)}".endswith(f"/{below}")]
+    return [each for each in beside if fits.fullmatch(posixpath.basename(each))]
 
 
 def _with_programs(

@@ -80,7 +80,10 @@ class CollectiveUnderLocalCondition(MismatchRule):
 
     If the condition depends on the result of an `all_reduce`, `broadcast` or `all_gather`, or on configuration, step
     numbers or world size. If both outcomes run the same collectives. A value is assumed to be the same on all ranks
-    unless the code shows that it differs.
+    unless the code shows that it differs. The question whether a batch has any sample (`labels.size(0) == 0`), where no
+    function of the project that puts samples together leaves some out. What Lightning reduces at the end of the epoch
+    (`self.log(.., sync_dist=True)` in `validation_step` without `on_step=True`), which only a rank without any such
+    batch would lack.
 
     ## How to confirm
 

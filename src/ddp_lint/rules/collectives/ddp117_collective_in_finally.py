@@ -22,6 +22,7 @@ from ddp_lint.launch.helpers import helper_of
 from ddp_lint.launch.one_process import is_world_of_one
 from ddp_lint.launch.ranks import runs_alone, several_ranks
 from ddp_lint.project.facts import ModuleFacts
+from ddp_lint.project.requirements import requires_older
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source import dotted
@@ -33,6 +34,9 @@ from ddp_lint.source.tree import called, descendants
 
 #: How many functions of the project are followed from the `try`.
 _DEPTH = 3
+#: The torch from which on `destroy_process_group` shuts NCCL down: up to 2.2 it drops references to the group, while
+#: the traceback of the error and the wrapped model keep theirs (distributed_c10d.py of 2.2.2 and 2.3.0).
+_SHUTS_DOWN_SINCE = "2.3"
 
 
 class CollectiveInFinally(Rule):
@@ -118,7 +122,8 @@ class CollectiveInFinally(Rule):
     come to it. Collectives in functions that the `try` calls, where nothing trains, and a barrier in the `finally`:
     they mostly meet again there. A collective, or the end of the group, under a test of anything but the group
     (`if not failed`). `destroy_process_group` of a group for gloo or MPI alone, of a group of one rank, of one group of
-    several, behind a handler that takes the error or prints it, or where the `finally` calls `os._exit`. Tests.
+    several, behind a handler that takes the error or prints it, or where the `finally` calls `os._exit`; in a project
+    that requires a torch before 2.3, which does not shut NCCL down there. Tests.
 
     ## How to confirm
 
@@ -183,6 +188,8 @@ class CollectiveInFinally(Rule):
         within = Code(facts, attempt.finalbody, function_at(facts.tree, line), owner)
         call = self._same(next(leaving(project, within), None), block.body)
         if call is None or self._exits(block) or for_hosts_alone(project, facts):
+            return
+        if requires_older(project, "torch", _SHUTS_DOWN_SINCE, facts.source.inside):
             return
         first = next(communicating(project, dataclasses.replace(within, statements=attempt.body)), None)
         before = self._same(first, node.body)

@@ -7,7 +7,7 @@ import libcst as cst
 from ddp_lint.findings import Applicability, Confidence, Edit, Fix, Span
 from ddp_lint.knowledge import table
 from ddp_lint.launch.environment import text_of
-from ddp_lint.launch.loader_workers import loaders_use_workers, makes_samples
+from ddp_lint.launch.loader_workers import is_stage, loaders_use_workers, makes_samples
 from ddp_lint.launch.ranks import has_ranks, meets_no_ranks, runs_alone, several_ranks
 from ddp_lint.launch.single_process import one_process
 from ddp_lint.rules.base import Rule
@@ -99,12 +99,12 @@ class ExitHidesFailure(Rule):
     A non-zero status or a message (`sys.exit("...")` is status 1); `except KeyboardInterrupt`, `SystemExit`, end of
     input, import fallbacks; signal handlers; the child after `os.fork`; `os._exit(0)` at the end of a run that worked,
     outside of `except` and `finally`; a `finally` that tests whether something failed; a branch that tests for
-    KeyboardInterrupt; methods of datasets, transforms of samples and collate functions where loaders have workers (of
-    trainers of transformers: `--dataloader_num_workers`): the exit ends a worker, and the rank gets an exception
-    (measured). Only with `--preview`: a branch that reports a failure in a file without evidence of several ranks (a
-    tool that converts one model), a handler in code that serves or deploys a model, in a program or a project without
-    evidence of several ranks, or in what only programs of one process use, unless the handler takes any exception of a
-    program that trains.
+    KeyboardInterrupt; methods of datasets, generators that a stream of samples goes through, transforms of samples and
+    collate functions where loaders have workers (of trainers of transformers: `--dataloader_num_workers`): the exit
+    ends a worker, and the rank gets an exception (measured). Only with `--preview`: a branch that reports a failure in
+    a file without evidence of several ranks (a tool that converts one model), a handler in code that serves or deploys
+    a model, in a program or a project without evidence of several ranks, or in what only programs of one process use,
+    unless the handler takes any exception of a program that trains.
 
     ## How to confirm
 
@@ -142,7 +142,8 @@ class ExitHidesFailure(Rule):
             return
         if function is not None and function.name.value in self._initializers:
             return
-        if function is not None and makes_samples(self.module, function) and loaders_use_workers(self.module):
+        in_loader = function is not None and (makes_samples(self.module, function) or is_stage(self.module, function))
+        if in_loader and loaders_use_workers(self.module):
             return  # it ends a worker, after which the loader raises in the rank
         if self._in_finally(node) or in_forked_child(self.module, node) or self._is_killed_before(node):
             return

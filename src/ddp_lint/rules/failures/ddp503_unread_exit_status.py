@@ -12,6 +12,7 @@ from ddp_lint.project import Project
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.failures.failure_handling import caught, exits_with_success, is_log, only_logs, starts_ranks
 from ddp_lint.rules.failures.one_result import puts_one
+from ddp_lint.rules.failures.own_rank import is_rank_beside
 from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source import SourceFile, dotted
 from ddp_lint.source.control_flow import conditions, exits, holding, raises
@@ -121,9 +122,10 @@ class UnreadExitStatus(Rule):
     have arrived, also in a copy (`found = list(results)`, `if len(found) == 0`), reads them by index from a shared
     dictionary or array, takes the one result of its one worker out of a shared list that is empty without it
     (`results[0]`), or reads a shared number (`result.value`); a parent that communicates with its workers through
-    pipes and waits for each answer. Scripts with `pipefail` or `PIPESTATUS` anywhere (one that reads another script,
-    which may turn it on, is of low confidence), commands in the background or before `|| true`, and scripts that look
-    at no status at all.
+    pipes and waits for each answer, or that is a rank of their process group (`Process(target=Runner, args=(rank,))`
+    beside `Runner(0)`), where a dead worker fails its next collective. Scripts with `pipefail` or `PIPESTATUS` anywhere
+    (one that reads another script, which may turn it on, is of low confidence), commands in the background or before
+    `|| true`, and scripts that look at no status at all.
 
     ## How to confirm
 
@@ -221,6 +223,8 @@ class UnreadExitStatus(Rule):
     def _is_looked_at(self, node: cst.Call, joined: cst.Call) -> bool:
         """Whether what the worker has done is looked at after the join: ``if not results``, in a test an assertion."""
         if self._is_product_checked(joined) or self._is_product_missed(node) or self._runs_for_others(node):
+            return True
+        if is_rank_beside(self.module, node):
             return True
         line = self.module.span(joined).line
         scope = self.module.scope_of(joined)

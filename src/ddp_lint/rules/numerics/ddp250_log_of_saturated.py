@@ -19,6 +19,7 @@ from ddp_lint.launch.uncalled import is_in_no_step
 from ddp_lint.launch.unused import does_something
 from ddp_lint.project.facts import ModuleFacts, assigned_in
 from ddp_lint.rules.base import Rule
+from ddp_lint.rules.numerics.cosines import returns_cosine
 from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source import SourceFile, dotted
 from ddp_lint.source.imports import dotted_ast
@@ -176,7 +177,8 @@ class LogOfSaturated(Rule):
     bfloat16, where a sigmoid is 0 for a score below -88 alone, and an exponential overflows above 88. Float16 is what
     the file says, or one that imports it and trains, or what the programs that use it take from settings (DeepSpeed,
     accelerate, Lightning); autocast computes exponentials in single precision. A softmax of vectors' products
-    (`features @ bank / t`): they are normalised more often than not. Scores without gradients (`logits.detach()`). What
+    (`features @ bank / t`), which are normalised more often than not, and of the cosines that a function of the project
+    returns. Scores without gradients (`logits.detach()`). What
     no training of several ranks is seen to come to; a mask in a library needs none, as an empty row is NaN in every
     program.
 
@@ -296,11 +298,18 @@ class LogOfSaturated(Rule):
         """Whether scores are the products of vectors, over a temperature or not: ``features @ bank / temperature``.
         Those are normalised more often than not, by the model that makes them or in a memory of them."""
         value = self._behind_name(scores)
-        while isinstance(value, cst.BinaryOperation) and isinstance(value.operator, (cst.Divide, cst.Multiply)):
-            value = self._behind_name(value.left)
+        if isinstance(value, cst.BinaryOperation) and isinstance(value.operator, (cst.Divide, cst.Multiply)):
+            both = isinstance(value.operator, cst.Multiply) and self._is_of_cosines(value.right)
+            return both or self._is_similarity(value.left)
         if isinstance(value, cst.BinaryOperation):
             return isinstance(value.operator, cst.MatrixMultiply)
-        return isinstance(value, cst.Call) and called(value) in _PRODUCTS
+        return isinstance(value, cst.Call) and (called(value) in _PRODUCTS or self._is_of_cosines(value))
+
+    def _is_of_cosines(self, operand: cst.BaseExpression) -> bool:
+        """Whether a function of the project returns cosines, over a temperature or not."""
+        value = self._behind_name(operand)
+        helper = helper_of(self.module, value) if isinstance(value, cst.Call) else None
+        return helper is not None and returns_cosine(helper)
 
     def _power_beside_one(self, operand: cst.BaseExpression, *, is_added: bool) -> cst.BaseExpression | None:
         """The x of ``1 + exp(x)``; with `is_added` that of ``exp(x)``, to which the function adds 1."""
