@@ -45,7 +45,7 @@ from ddp_lint.divergence.failures import may_fail, names_of, refuses_own, whethe
 from ddp_lint.divergence.frame import JOB_SIZE, LEFT_JOB, Frame, Returned, none, reference_of
 from ddp_lint.divergence.hooks import is_followed_by_backward
 from ddp_lint.divergence.iteration import counts_steps, element_of, order_of, rounds_of, times_of
-from ddp_lint.divergence.iterators import iterator_by_class
+from ddp_lint.divergence.iterators import ends_by_class, iterator_by_class
 from ddp_lint.divergence.lengths import agrees_to_stop, as_dispatched, padded_to
 from ddp_lint.divergence.losses import of_operation
 from ddp_lint.divergence.object_lists import is_counted, with_objects
@@ -382,9 +382,11 @@ def _for(frame: Frame, node: ast.For | ast.AsyncFor) -> None:
     source = reference_of(iterator)
 
     def once() -> tuple[list[Effect], Names[Value], bool]:
+        ends = ends_by_class(frame, iterator, node.iter)
         # Set again in each round.
         bind(frame, node.target, element, node.iter, counted=True)
-        return _arm(frame, node.body, _round_test(frame, node))
+        inside, env, alive = _arm(frame, node.body, _round_test(frame, node))
+        return [*ends, *inside], env, alive
 
     outer, frame.order = frame.order, order_of(iterable, rounds) or frame.order
     around, frame.uneven = frame.uneven, _uneven_by(rounds, iterator) or frame.uneven
