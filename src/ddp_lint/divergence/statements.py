@@ -157,13 +157,30 @@ def _set_by_some(frame: Frame, test: Test, name: str, value: Value, node: ast.AS
     varies = test.varying()
     if name == LEFT_JOB and varies is not None:
         return unknown(("set", frame.key(node), name))
-    if "." not in name or varies is None or varies.local_only or value.reference is not None or not value.same:
+    if "." not in name or varies is None or varies.local_only or not value.same:
+        return value
+    if value.reference is not None and not _is_counter(frame, value):
         return value
     key = ("set", frame.key(node), name)
     if value.constant is None:  # it may be what another rank has sent
         return divergent(key, varies)
     frame.apart.add(name)
     return merge(test, value, _flag_before(frame, name, value) or unknown(("before", key)), key)
+
+
+def _is_counter(frame: Frame, value: Value) -> bool:
+    """Is it an attribute that a method of the class counts, ``self.epoch += 1``, and no method, as its name alone may
+    say: ``self.best_epoch = self.epoch``?"""
+    by_name = isinstance(value.reference, ref.Method) and value.reference.guessed and frame.owner is not None
+    counted = _counted_in(frame.owner.node) if by_name and frame.owner is not None else frozenset()
+    return any(getattr(part, "key", None) == ("attribute", path) for part in value.components for path in counted)
+
+
+@kept_by_node(2048)
+def _counted_in(owner: ast.AST) -> frozenset[str]:
+    """The attributes of its object that a class adds a number to."""
+    counts = (n for n in walk(owner) if isinstance(n, ast.AugAssign) and isinstance(n.value, ast.Constant))
+    return frozenset(path for n in counts if (path := dotted(n.target)).startswith("self."))
 
 
 def _flag_before(frame: Frame, name: str, value: Value) -> Value | None:
