@@ -444,6 +444,13 @@ def _loader(frame: Frame, node: ast.Call, arguments: Arguments) -> Value:
     return unknown(frame.key(node), ref.Instance(_LOADER, whole=whole, streams=own))
 
 
+def _loader_of_nodes(frame: Frame, node: ast.Call, arguments: Arguments) -> Value:
+    """``NeighborLoader(graph, [15, 10], input_nodes=mine)``: as many batches as the nodes make that it starts from."""
+    nodes, _ = arguments.get("input_nodes", ("data", "num_neighbors", "input_nodes"))
+    own = is_share(nodes) and not drops_last(node)
+    return unknown(frame.key(node), ref.Instance(_LOADER, streams=own))
+
+
 def _set(frame: Frame, node: ast.Call, arguments: Arguments) -> Value:
     return unordered(frame, node)
 
@@ -532,6 +539,9 @@ LIBRARY: dict[str, _Handler] = {
     "torch.nn.SyncBatchNorm.convert_sync_batchnorm": _same,
     **dict.fromkeys(PROGRESS_BARS, progress),
     **dict.fromkeys(("torch.utils.data.DataLoader", "torchdata.stateful_dataloader.StatefulDataLoader"), _loader),
+    **dict.fromkeys(
+        ("torch_geometric.loader.NeighborLoader", "torch_geometric.loader.NeighborSampler"), _loader_of_nodes
+    ),
     "torch.utils.data.Subset": _subset, "webdataset.WebLoader": _loader, "webdataset.WebDataset": _web_dataset,
     "datasets.distributed.split_dataset_by_node": _own_part, "collections.defaultdict": _keyed,
     "collections.OrderedDict": _dictionary,

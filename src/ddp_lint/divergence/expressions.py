@@ -24,6 +24,7 @@ from ddp_lint.divergence.lengths import (
     dealt_evenly,
     dimension_of,
     grown_by_key,
+    is_last_of_split,
     is_share,
     of_numbers,
     own_share,
@@ -439,7 +440,8 @@ def _subscript(frame: Frame, node: ast.Subscript) -> Value:
     if masked and (index.varies is None or is_comparison(index)) and not isinstance(reference, ref.Instance):
         return selection(frame, node, [base, index])
     if index.varies is not None:
-        return divergent(("item", base.key, index.key), index.varies)
+        fewer = index.varies.cause == "rank" and is_last_of_split(frame, node.value)
+        return divergent(("item", base.key, index.key), own_share(frame, node) if fewer else index.varies)
     if is_padded_field(frame, node) and not base.agreed:
         return unknown(("item", base.key, index.key), ref.Instance(PADDED))
     return unknown(

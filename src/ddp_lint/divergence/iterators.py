@@ -7,7 +7,7 @@ import dataclasses
 from typing import Final
 
 from ddp_lint.divergence import references as ref
-from ddp_lint.divergence.effects import Inline, Rounds, hands_over, loops_in
+from ddp_lint.divergence.effects import Branch, Effect, Inline, Leave, Rounds, hands_over, loops_in
 from ddp_lint.divergence.frame import Frame, reference_of
 from ddp_lint.divergence.lengths import is_share, rounds_or_repeats
 from ddp_lint.divergence.values import Value
@@ -24,6 +24,29 @@ def length_by_class(frame: Frame, of: Value | None, node: ast.expr) -> Value | N
 def iterator_by_class(frame: Frame, of: Value | None, node: ast.expr) -> Value | None:
     """What the `__iter__` of an object of the project gives, a generator mostly; None without one."""
     return _special(frame, of, "__iter__", node)
+
+
+def ends_by_class(frame: Frame, of: Value | None, node: ast.expr) -> list[Effect]:
+    """Where the `__next__` of an object that is its own iterator raises StopIteration: there the loop ends. Nothing
+    where it does more than ask for that."""
+    outer, frame.effects = frame.effects, []
+    found = _special(frame, of, "__next__", node)
+    made, frame.effects = frame.effects, outer
+    if found is None or len(made) != 1 or not isinstance(made[0], Inline):
+        return []
+    effects = made[0].effects
+    asked = effects[:-1] if effects and isinstance(effects[-1], Leave) and effects[-1].what == "return" else effects
+    ends = [_end_of(effect) for effect in asked]
+    return [end for end in ends if end is not None] if None not in ends else []
+
+
+def _end_of(effect: Effect) -> Branch | None:
+    """The branch that raises StopIteration, as one that leaves the loop; None for anything else."""
+    if not isinstance(effect, Branch) or effect.no or len(effect.yes) != 1:
+        return None
+    (only,) = effect.yes
+    stops = isinstance(only, Leave) and only.what == "raise" and only.raised == "StopIteration"
+    return dataclasses.replace(effect, yes=[Leave("break")]) if stops else None
 
 
 def _special(frame: Frame, of: Value | None, name: str, node: ast.expr) -> Value | None:

@@ -544,6 +544,26 @@ def is_one_of_split(frame: Frame, piece: ast.expr) -> bool:
     return isinstance(split, ast.Call) and last_part(split.func) == "array_split"
 
 
+def is_last_of_split(frame: Frame, pieces: ast.expr) -> bool:
+    """``torch.split(nodes, math.ceil(len(nodes) / world))``: pieces of one size, which is rounded up, so that the last
+    rank has fewer, or none."""
+    split = assigned_once(frame, pieces)
+    if (
+        not isinstance(split, ast.Call)
+        or last_part(split.func) != "split"
+        or any(k.arg == "dim" for k in split.keywords)
+    ):
+        return False
+    given = [*split.args, *(k.value for k in split.keywords if k.arg in ("split_size_or_sections", "split_size"))]
+    sizes = [assigned_once(frame, each) for each in given]
+    counts = [each for each in sizes if _rounds_up(each)]
+    return any(_HOW_MANY.search(frame.text(each)) is not None for each in counts)
+
+
+#: The number of what is divided, within an expression.
+_HOW_MANY = re.compile(r"len\(|\.shape\[0\]|\.size\(0\)|\.numel\(\)|\bnum_\w+|\bn_\w+")
+
+
 def _is_multiple(frame: Frame, number: ast.expr, of: str) -> bool:
     """``n * world``, ``len(x) - len(x) % world``."""
     if not isinstance(number, ast.BinOp):
@@ -757,6 +777,7 @@ __all__ = [
     "gives_rest",
     "grown", "grown_by_key",
     "is_extent",
+    "is_last_of_split",
     "is_loader_name",
     "is_one_of_split",
     "is_serialised",

@@ -46,7 +46,7 @@ from ddp_lint.divergence.failures import may_fail, names_of, refuses_own, whethe
 from ddp_lint.divergence.frame import JOB_SIZE, LEFT_JOB, Frame, Returned, none, reference_of
 from ddp_lint.divergence.hooks import is_followed_by_backward
 from ddp_lint.divergence.iteration import counts_steps, element_of, order_of, rounds_of, times_of
-from ddp_lint.divergence.iterators import iterator_by_class
+from ddp_lint.divergence.iterators import ends_by_class, iterator_by_class
 from ddp_lint.divergence.lengths import agrees_to_stop, as_dispatched, padded_to
 from ddp_lint.divergence.losses import of_operation
 from ddp_lint.divergence.object_lists import is_counted, with_objects
@@ -161,13 +161,30 @@ def _set_by_some(frame: Frame, test: Test, name: str, value: Value, node: ast.AS
         return unknown(("set", frame.key(node), name))
     if varies is not None and varies.by_rank_or_place and is_bound_within(frame, name, node):
         frame.unset[name] = value, test
-    if "." not in name or varies is None or varies.local_only or value.reference is not None or not value.same:
+    if "." not in name or varies is None or varies.local_only or not value.same:
+        return value
+    if value.reference is not None and not _is_counter(frame, value):
         return value
     key = ("set", frame.key(node), name)
     if value.constant is None:  # it may be what another rank has sent
         return divergent(key, varies)
     frame.apart.add(name)
     return merge(test, value, _flag_before(frame, name, value) or unknown(("before", key)), key)
+
+
+def _is_counter(frame: Frame, value: Value) -> bool:
+    """Is it an attribute that a method of the class counts, ``self.epoch += 1``, and no method, as its name alone may
+    say: ``self.best_epoch = self.epoch``?"""
+    by_name = isinstance(value.reference, ref.Method) and value.reference.guessed and frame.owner is not None
+    counted = _counted_in(frame.owner.node) if by_name and frame.owner is not None else frozenset()
+    return any(getattr(part, "key", None) == ("attribute", path) for part in value.components for path in counted)
+
+
+@kept_by_node(2048)
+def _counted_in(owner: ast.AST) -> frozenset[str]:
+    """The attributes of its object that a class adds a number to."""
+    counts = (n for n in walk(owner) if isinstance(n, ast.AugAssign) and isinstance(n.value, ast.Constant))
+    return frozenset(path for n in counts if (path := dotted(n.target)).startswith("self."))
 
 
 def _flag_before(frame: Frame, name: str, value: Value) -> Value | None:
@@ -386,9 +403,11 @@ def _for(frame: Frame, node: ast.For | ast.AsyncFor) -> None:
     source = reference_of(iterator)
 
     def once() -> tuple[list[Effect], Names[Value], bool]:
+        ends = ends_by_class(frame, iterator, node.iter)
         # Set again in each round.
         bind(frame, node.target, element, node.iter, counted=True)
-        return _arm(frame, node.body, _round_test(frame, node))
+        inside, env, alive = _arm(frame, node.body, _round_test(frame, node))
+        return [*ends, *inside], env, alive
 
     outer, frame.order = frame.order, order_of(iterable, rounds) or frame.order
     around, frame.uneven = frame.uneven, _uneven_by(rounds, iterator) or frame.uneven

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import ast
 import re
 
 import libcst as cst
@@ -7,7 +8,7 @@ import libcst as cst
 from ddp_lint.findings import Confidence
 from ddp_lint.knowledge import table
 from ddp_lint.knowledge.tensors import words_of
-from ddp_lint.launch.by_rank import Place, is_by_rank
+from ddp_lint.launch.by_rank import Place, assigned_above, is_by_rank, takes_rank
 from ddp_lint.launch.callers import CallSite, constructions
 from ddp_lint.launch.one_rank import mentions_own_rank
 from ddp_lint.launch.ranks import several_ranks
@@ -15,6 +16,7 @@ from ddp_lint.rules.base import Rule
 from ddp_lint.rules.data.loading import LOADERS, files_of_programs, is_evaluation
 from ddp_lint.rules.data.streams import repeating_loader, undivided_stream
 from ddp_lint.rules.triggers import Triggers
+from ddp_lint.source.imports import dotted_ast
 from ddp_lint.source.queries import calls_in, last_name
 from ddp_lint.source.tree import subtree
 from ddp_lint.view.wraps import argument, assigned_name
@@ -40,7 +42,8 @@ class IterableDatasetIgnoresRank(Rule):
 
     Finds a `torch.utils.data.IterableDataset` in code that several ranks run whose `__iter__` and the rest of the
     class never read the rank, the world size or the worker (`--preview`: a stream may be meant to be one); or that
-    finds its files itself and divides them between the workers alone; or that goes through the part of its rank
+    finds its files itself, or is given what its makers find (`Lines(glob(pattern))`), and divides them between the
+    workers alone; or that goes through the part of its rank
     (`files[rank::world_size]`) in each of the workers that its loader has. Also a loader of a stream of Hugging Face
     (`load_dataset(..., streaming=True)`), also inside a dataset of the project, in a program that wraps a model and
     divides the stream nowhere.
@@ -186,14 +189,32 @@ class IterableDatasetIgnoresRank(Rule):
         )
 
     def _divides_between_workers_alone(self, node: cst.ClassDef) -> bool:
-        """Whether a class that finds its data itself gives each worker a part of it, has no word of ranks, and draws by
-        no generator but those that it makes."""
+        """Whether a class that finds its data itself, or is given what its makers find, gives each worker a part of it,
+        has no word of ranks, and draws by no generator but those that it makes."""
         code = self.module.code(node.body)
-        if "get_worker_info" not in code or _SOURCES.search(code) is None or mentions_own_rank(self.module, code):
+        if "get_worker_info" not in code or mentions_own_rank(self.module, code):
+            return False
+        if _SOURCES.search(code) is None and not (self._is_given_found(node) and self._reads_alike(node)):
             return False
         if _BY_OTHERS.search(code.lower().replace("worker", "")) is not None or _BETWEEN_WORKERS.search(code) is None:
             return False
         return not any(isinstance(n, cst.Call) and self._draws_by_process(n) for n in subtree(node.body))
+
+    def _is_given_found(self, node: cst.ClassDef) -> bool:
+        """Whether all makers of the dataset give it what they have found themselves (``Lines(glob.glob(pattern))``),
+        and nothing that has the rank in it."""
+        project, sites = self.module.project, constructions(self.module, node)
+        if project is None:
+            return False
+        for site in sites:
+            place = Place(site.facts, site.around)
+            given = (*site.node.args, *(keyword.value for keyword in site.node.keywords))
+            held = [v for each in given for v in (each, *assigned_above(place, dotted_ast(each), each.lineno))]
+            if any(takes_rank(project, each, place) for each in held):
+                return False
+            if not any(_SOURCES.search(ast.unparse(each)) for each in held):
+                return False
+        return bool(sites)
 
     def _draws_by_process(self, call: cst.Call) -> bool:
         """Whether a call draws from a generator of the process, which may be in another state on each rank; or makes

@@ -11,11 +11,14 @@ from ddp_lint.project.facts import ModuleFacts
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.numerics.gathered import (
     Product,
+    bound_at,
     bound_by,
     is_taken_care_of,
     loss_of,
     names_with,
+    place_returned,
     products,
+    products_alone,
     returns_alone,
     sent_by,
     source_in,
@@ -36,7 +39,8 @@ class GatheredWithoutGradient(Rule):
 
     Finds `dist.all_gather` and `dist.all_gather_into_tensor` of a tensor which the loss multiplies with what was
     gathered, as a contrastive loss does (`image @ all_text.t()`, `text @ all_image.t()`), if nobody puts the tensor of
-    the rank itself back among the gathered ones. The gathering may be in a function of the project.
+    the rank itself back among the gathered ones; and a loss of two gathered tensors (`all_image @ all_text.t()`), which
+    trains nothing before the product. The gathering may be in a function of the project.
 
     ## Why it breaks
 
@@ -139,7 +143,7 @@ class GatheredWithoutGradient(Rule):
     `parts[rank] = x`; functions that speak of gradients themselves (`detach`, `no_grad`, `requires_grad`, a
     `Function.apply`), or whose callers turn them off, as for metrics, queues and memory banks; `autograd.Function`;
     what is gathered of a tensor that does not take part in the same products by itself (a teacher's features); losses
-    of gathered tensors alone; functions named after evaluation.
+    of one gathered tensor alone; functions named after evaluation.
 
     ## How to confirm
 
@@ -181,6 +185,29 @@ class GatheredWithoutGradient(Rule):
                 if loss is not None and not evaluation_only_at(where, around, product.node):
                     self._report(node, where, product, loss)
                     return
+        self._of_gathered_alone(node, facts, function, call)
+
+    def _of_gathered_alone(self, node: cst.Call, facts: ModuleFacts, function: FunctionNode, first: ast.Call) -> None:
+        """A loss of gathered features alone (``all_image @ all_text.t()``), at the first gather of a function."""
+        calls = [call for call in calls_below(function) if facts.qualified(call.func) in _GATHERS]
+        if min(calls, key=lambda call: call.lineno, default=None) is not first:
+            return
+        met: dict[FunctionNode, tuple[ModuleFacts, dict[str, str]]] = {}
+        for call in calls:
+            parts, sent = sent_by(call)
+            names = names_with(function, parts) if parts and sent else None
+            if names is None:  # the tensor of the rank is put back, or what is done is not understood
+                return
+            for where, around, gathered in self._uses(facts, function, sent, names):
+                met.setdefault(around, (where, {}))[1].update(gathered)
+        for around, (where, gathered) in met.items():
+            if around is not function and is_taken_care_of(around):
+                continue
+            for product in products_alone(around, gathered, where):
+                loss = loss_of(around, product)
+                if loss is not None and not evaluation_only_at(where, around, product.node):
+                    self._report(node, where, product, loss, alone=True)
+                    return
 
     def _uses(
         self, facts: ModuleFacts, function: FunctionNode, sent: str, names: frozenset[str]
@@ -188,7 +215,10 @@ class GatheredWithoutGradient(Rule):
         """The functions that have what is gathered: its names there, each with that of the tensor which was sent."""
         yield facts, function, dict.fromkeys(names, sent)
         source, project = source_in(function, sent), self.module.project
-        if source is None or project is None or not returns_alone(function, names):
+        if source is None or project is None:
+            return
+        alone, place = returns_alone(function, names), place_returned(function, names)
+        if not alone and place is None:
             return
         parameter, several = source
         found: dict[FunctionNode, tuple[ModuleFacts, dict[str, str]]] = {}
@@ -197,14 +227,20 @@ class GatheredWithoutGradient(Rule):
             if site.around is None or given is None or called_without_gradient(site):
                 continue
             if several == isinstance(given, (ast.List, ast.Tuple)):
-                bound = bound_by(site.around, site.node, given)
+                whole = alone or place is None
+                bound = bound_by(site.around, site.node, given) if whole else {}
+                bound = bound_at(site.around, site.node, given, place) if place is not None and not whole else bound
                 found.setdefault(site.around, (site.facts, {}))[1].update(bound)
         for around, (where, gathered) in found.items():
             yield where, around, gathered
 
-    def _report(self, node: cst.Call, where: ModuleFacts, product: Product, loss: ast.AST) -> None:
+    def _report(
+        self, node: cst.Call, where: ModuleFacts, product: Product, loss: ast.AST, *, alone: bool = False
+    ) -> None:
         name = last_part(product.node.func) if isinstance(product.node, ast.Call) else "@"
         meets = f"`{product.gathered}` is constant in this `{name}`, `{product.own}` is not"
+        if alone:
+            meets = f"`{product.own}` and `{product.gathered}` are constant in this `{name}`: no gradient goes past it"
         self.report(
             node,
             "what this gathers has no gradient, not even for the own tensor: the loss takes all of it as constant",

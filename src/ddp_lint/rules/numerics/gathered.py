@@ -125,6 +125,16 @@ def returns_alone(function: FunctionNode, names: frozenset[str]) -> bool:
     return bool(gathered) and all(value in gathered or dotted_ast(value) in given for value in returned)
 
 
+def place_returned(function: FunctionNode, names: frozenset[str]) -> int | None:
+    """At which place of the tuple that a function returns it has what it has gathered: ``return torch.cat(images),
+    torch.cat(texts)``; None where it returns anything else."""
+    returned = [n.value for n in walk(function) if isinstance(n, ast.Return)]
+    if len(returned) != 1 or not isinstance(returned[0], ast.Tuple):
+        return None
+    places = [place for place, each in enumerate(returned[0].elts) if _is_whole(each, set(names))]
+    return places[0] if len(places) == 1 else None
+
+
 def source_in(function: FunctionNode, sent: str) -> tuple[str, bool] | None:
     """The parameter that a tensor comes from which a function sends, and whether it is one of several in it:
     ``for x in tensors``."""
@@ -152,6 +162,27 @@ def bound_by(function: FunctionNode, call: ast.Call, given: ast.expr) -> dict[st
         several = zip(target.elts, given.elts, strict=False) if len(target.elts) == len(given.elts) else ()
         return {dotted_ast(name): root_of(value) for name, value in several if dotted_ast(name) and root_of(value)}
     return {dotted_ast(target): root_of(given)} if dotted_ast(target) and root_of(given) else {}
+
+
+def bound_at(function: FunctionNode, call: ast.Call, given: ast.expr, place: int) -> dict[str, str]:
+    """The name that gets what a helper returns at a place of its tuple, with that of the tensor which was gathered."""
+    targets = [n.targets[0] for n in walk(function) if isinstance(n, ast.Assign) and n.value is call]
+    if len(targets) != 1 or not isinstance(targets[0], ast.Tuple) or place >= len(targets[0].elts):
+        return {}
+    name, source = dotted_ast(targets[0].elts[place]), root_of(given)
+    return {name: source} if name and source else {}
+
+
+def products_alone(function: FunctionNode, gathered: Mapping[str, str], facts: ModuleFacts) -> list[Product]:
+    """Where two gathered tensors meet, of two tensors of the rank, with gradients on: neither has one."""
+    return [
+        Product(node, one, other)
+        for node in _with_gradients(function, facts)
+        for left, right in _operands(node)
+        for one in sorted(_names_in(left) & gathered.keys())
+        for other in sorted(_names_in(right) & gathered.keys())
+        if gathered[one] != gathered[other] and not (_names_in(left) | _names_in(right)) & set(gathered.values())
+    ]
 
 
 def products(function: FunctionNode, gathered: Mapping[str, str], facts: ModuleFacts) -> list[Product]:

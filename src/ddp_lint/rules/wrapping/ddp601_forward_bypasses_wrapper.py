@@ -20,12 +20,13 @@ from ddp_lint.rules.data.loading import files_of_programs
 from ddp_lint.rules.triggers import Trait, Triggers
 from ddp_lint.rules.wrapping.arming import returns_output_of, runs_forward, trained_by
 from ddp_lint.rules.wrapping.freezing import Changes
+from ddp_lint.rules.wrapping.kept_inside import kept_inside
 from ddp_lint.rules.wrapping.never_called import trained_beside
 from ddp_lint.rules.wrapping.training import backward_of, backward_of_callers, loss_of, returned
 from ddp_lint.rules.wrapping.unwrapping import UNWRAPPING, Unwrapping
 from ddp_lint.source import dotted
 from ddp_lint.source.control_flow import absent, conjuncts, exclusive, holding
-from ddp_lint.source.imports import dotted_ast
+from ddp_lint.source.imports import dotted_ast, last_part
 from ddp_lint.source.queries import calls_in, last_name
 from ddp_lint.source.syntax import calls_below, function_at, parameters, statements, walk
 from ddp_lint.source.tree import positional_of, subtree
@@ -64,7 +65,9 @@ class ForwardBypassesWrapper(Rule):
     wrapped model. `loss = elbo(model.module, x)`, where `elbo` is a function of the project that returns what its
     parameter computes. Also the unwrapped original that is given to a function of the project which trains it, where
     nothing uses the wrapper; and parts of it that a class keeps by names of their own (`self.body = self.net.body`
-    beside `self.ddp = DDP(self.net)`) and trains, where nothing in the project runs the wrapper.
+    beside `self.ddp = DDP(self.net)`) and trains, where nothing in the project runs the wrapper. And a wrapper that is
+    given to nothing but an object of the project which keeps what is inside (`self.body = net.module.body`) and trains
+    that.
 
     ## Why it breaks
 
@@ -190,11 +193,15 @@ class ForwardBypassesWrapper(Rule):
         if call is None or facts is None or project is None or self.module.file.is_test:
             return
         outer = dotted(node.targets[0].target)
-        if canonical(self.module.qualified(call.func)) != _DDP or not outer.startswith("self."):
+        if canonical(self.module.qualified(call.func)) != _DDP or not outer:
             return
         line = self.module.span(node).line
         wraps = (n for n in statements(facts.tree) if isinstance(n, ast.Assign) and n.lineno == line)
         wrap = next(wraps, None)
+        if not outer.startswith("self."):
+            if wrap is not None:
+                self._taken_apart(call, outer, wrap)
+            return
         part = trained_beside(project, facts, wrap, files_of_programs(self.module)) if wrap is not None else None
         if part is not None and several_ranks(self.module, call) is not None:
             self.report(
@@ -205,6 +212,27 @@ class ForwardBypassesWrapper(Rule):
                 help=f"compute the loss in the forward of the model, and call `{outer}(...)`",
                 confidence=Confidence.MEDIUM,
             )
+
+    def _taken_apart(self, call: cst.Call, outer: str, wrap: ast.Assign) -> None:
+        """``model = DDP(net)`` that an object gets which trains what it takes out of it."""
+        facts, project = self.module.facts, self.module.project
+        assert facts is not None and project is not None
+        scope = function_at(facts.tree, wrap.lineno) or facts.tree
+        kept = kept_inside(project, facts, wrap, scope, files_of_programs(self.module))
+        if kept is None or several_ranks(self.module, call) is None:
+            return
+        self.report(
+            facts.file.span_of(kept.given),
+            f"`{last_part(kept.given.func)}` takes the model out of `{outer}` and trains it: no gradient is averaged",
+            notes=["the reducer is prepared in the forward of the wrapper: rank 0 and rank 1 train apart"],
+            labels=[
+                (call, "wrapped here"),
+                (kept.facts.file.span_of(kept.runs), "runs what is inside"),
+                (kept.facts.file.span_of(kept.backward), "this backward averages nothing"),
+            ],
+            help=f"keep `{outer}` and call it; dispatch its parts from the forward of the model",
+            confidence=Confidence.MEDIUM,
+        )
 
     def visit_Call(self, node: cst.Call) -> None:
         name = dotted(node.func)

@@ -15,7 +15,7 @@ from ddp_lint.source.syntax import FunctionNode, calls_below, walk
 from ddp_lint.tensors.contexts import evaluation_only_at
 
 #: Methods of a wrapper that run no forward: reading parameters, checkpoints, modes.
-_PLAIN: Final = frozenset(table("wrappers")["plain_module_methods"])
+PLAIN: Final = frozenset(table("wrappers")["plain_module_methods"])
 #: How a program averages gradients itself.
 _AVERAGES: Final = re.compile(
     r"(average|sync|reduce|allreduce)\w*_grad|\.grad\b[\s\S]*all_?reduce|all_?reduce[^\n]*grad"
@@ -38,10 +38,15 @@ def trained_beside(
     parts = frozenset(_parts(found[0], inner))
     if not parts or _may_run(project, wrapper):
         return None
-    texts = [each.file.code for each in files]
-    if not any("backward(" in text for text in texts) or any(_AVERAGES.search(text) for text in texts):
+    held = list(files)
+    if not any("backward(" in each.file.code for each in held) or averages(held):
         return None
     return next(_calls(facts, found[0], parts), None)
+
+
+def averages(files: Iterable[ModuleFacts]) -> bool:
+    """Whether any of the files averages gradients itself."""
+    return any(_AVERAGES.search(each.file.code) for each in files)
 
 
 def _parts(owner: ast.ClassDef, inner: str) -> Iterator[str]:
@@ -65,7 +70,7 @@ def _may_run(project: Project, wrapper: str) -> bool:
 
 def _runs(facts: ModuleFacts, wrapper: str) -> bool:
     tree = facts.tree
-    plain = {id(n.value) for n in walk(tree) if isinstance(n, ast.Attribute) and n.attr in _PLAIN}
+    plain = {id(n.value) for n in walk(tree) if isinstance(n, ast.Attribute) and n.attr in PLAIN}
     for node in walk(tree):
         if isinstance(node, ast.Constant) and node.value == wrapper:
             return True
@@ -83,6 +88,6 @@ def _calls(facts: ModuleFacts, owner: ast.ClassDef, parts: frozenset[str]) -> It
         for call in calls_below(method):
             root, _, path = dotted_ast(call.func).partition(".")
             name, _, rest = path.partition(".")
-            runs = root == "self" and name in parts and (not rest or last_part(call.func) not in _PLAIN)
+            runs = root == "self" and name in parts and (not rest or last_part(call.func) not in PLAIN)
             if runs and not evaluation_only_at(facts, method, call):
                 yield call
