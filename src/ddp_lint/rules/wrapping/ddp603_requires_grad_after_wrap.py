@@ -1,16 +1,26 @@
 from __future__ import annotations
 
+import ast
+import re
+
 import libcst as cst
 
-from ddp_lint.findings import Span
+from ddp_lint.findings import Confidence, Span
 from ddp_lint.knowledge.frameworks import wrappers
 from ddp_lint.launch.never_none import needs_none
+from ddp_lint.launch.one_process import uses_data_parallel
+from ddp_lint.launch.ranks import several_ranks
 from ddp_lint.rules.base import Rule
+from ddp_lint.rules.data.loading import files_of_programs
 from ddp_lint.rules.triggers import Triggers
 from ddp_lint.rules.wrapping.freezing import change_of
+from ddp_lint.rules.wrapping.thawing import thawed_behind_wrapper
 from ddp_lint.source import dotted
 from ddp_lint.source.queries import is_false, is_true
 from ddp_lint.view.wraps import Wrap, argument
+
+#: Wrappers whose hooks are on other parameters, or on all of them.
+_OTHER_WRAPS = re.compile(r"FullyShardedDataParallel|fully_shard|deepspeed\.initialize|apex\.parallel|horovod")
 
 
 def _model_and_part(name: str) -> tuple[str, str]:
@@ -35,6 +45,8 @@ class RequiresGradAfterWrap(Rule):
     (`set_requires_grad(model.module.encoder, False)`), and assignments to `find_unused_parameters` of an existing DDP
     object. The unfreezing may be that of another object's model, as in a callback (`trainer.model.module.encoder`), if
     one class of the file alone wraps an attribute of that name, and has frozen that part, or what it is in, before.
+    Also a method of the model that unfreezes what its constructor has frozen, where the project calls it behind the
+    wrapper (`model.module.unfreeze()`).
 
     ## Why it breaks
 
@@ -140,6 +152,7 @@ class RequiresGradAfterWrap(Rule):
         self._thawed: list[tuple[str, cst.CSTNode]] = []  # what an unknown wrapper holds that was unfrozen, and where
 
     def finish(self) -> None:
+        self._thawed_by_methods()
         for name, node in self._thawed:
             owner, _, part = name.partition(".module.")
             attribute = owner.rpartition(".")[2]
@@ -155,6 +168,34 @@ class RequiresGradAfterWrap(Rule):
             if last is not None and not last[2] and not self._wrapped_again(wrap, node):
                 labels: list[tuple[cst.CSTNode, str]] = [(last[3], "frozen here, before the wrap")]
                 self._report(node, wrap, "parameters are unfrozen", "the replicas drift apart", labels)
+
+    def _thawed_by_methods(self) -> None:
+        """Methods of a model that unfreeze a part which its constructor has frozen, called behind its wrapper."""
+        facts, project = self.module.facts, self.module.project
+        if facts is None or project is None or self.module.file.is_test or not facts.file.holds("requires_grad"):
+            return
+        for owner in (node for node in facts.tree.body if isinstance(node, ast.ClassDef)):
+            for thawed in thawed_behind_wrapper(project, facts, owner):
+                if several_ranks(self.module) is None or not self._replicates():
+                    return
+                self.report(
+                    facts.file.span_of(thawed.place),
+                    "parameters are unfrozen after the DDP wrap, whose hooks are already placed: the replicas drift "
+                    "apart",
+                    labels=[
+                        (facts.file.span_of(thawed.frozen), "frozen here, before the wrap"),
+                        (thawed.caller.file.span_of(thawed.call), "called behind the wrapper"),
+                    ],
+                    help="change requires_grad first, wrap last",
+                    confidence=Confidence.MEDIUM,
+                )
+
+    def _replicates(self) -> bool:
+        """Whether the programs of the file wrap by DDP, and by nothing else that has a `.module`, or no hooks."""
+        files = list(files_of_programs(self.module))
+        if any(uses_data_parallel(each.file) or each.file.shows(_OTHER_WRAPS) for each in files):
+            return False
+        return any(each.file.holds("DistributedDataParallel") for each in files)
 
     def visit_Call(self, node: cst.Call) -> None:
         change = change_of(self.module, node)

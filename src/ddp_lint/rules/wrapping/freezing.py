@@ -13,7 +13,7 @@ from ddp_lint.source import dotted
 from ddp_lint.source.control_flow import exclusive
 from ddp_lint.source.imports import dotted_ast, last_part
 from ddp_lint.source.queries import model_path
-from ddp_lint.source.syntax import FunctionNode, defaults, parameters
+from ddp_lint.source.syntax import FunctionNode, defaults, parameters, statements_in_order
 from ddp_lint.source.tree import descendants, method_of
 from ddp_lint.view import Module
 from ddp_lint.view.wraps import argument
@@ -66,6 +66,35 @@ class Changes:
             made = [(each, change) for each, change in found if change is not None]
             self.known[function] = sorted(made, key=lambda change: self.module.order[change[0]])
         return self.known[function]
+
+
+def set_in(function: FunctionNode) -> list[tuple[str, bool, ast.stmt]]:
+    """What a method sets `requires_grad` of, itself: the parts of its object by their dotted names, what to, and where,
+    in the order in which it is written."""
+    found: list[tuple[str, bool, ast.stmt]] = []
+    for node in statements_in_order(function):
+        over = node.iter if isinstance(node, ast.For) and isinstance(node.iter, ast.Call) else None
+        if isinstance(node, ast.For) and over is not None and last_part(over.func) == "parameters":
+            target, part = dotted_ast(node.target), dotted_ast(over.func).removesuffix(".parameters")
+            value = _set_to(node.body[0], target)
+            found += [(part, value, node.body[0])] if value is not None and len(node.body) == 1 else []
+        elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
+            part = dotted_ast(node.value.func).removesuffix(".requires_grad_")
+            value = _set_to(node, part)
+            found += [(part, value, node)] if value is not None and f"{part}." != dotted_ast(node.value.func) else []
+    return [(part, value, node) for part, value, node in found if part.startswith("self.")]
+
+
+def _set_to(statement: ast.stmt, name: str) -> bool | None:
+    """The constant that ``name.requires_grad = False`` or ``name.requires_grad_(False)`` sets."""
+    value: ast.expr | None = None
+    if isinstance(statement, ast.Assign) and dotted_ast(statement.targets[0]) == f"{name}.requires_grad":
+        value = statement.value
+    call = statement.value if isinstance(statement, ast.Expr) else None
+    if isinstance(call, ast.Call) and dotted_ast(call.func) == f"{name}.requires_grad_":
+        value = call.args[0] if call.args else ast.Constant(True)
+    known = isinstance(value, ast.Constant) and isinstance(value.value, bool)
+    return bool(value.value) if known and isinstance(value, ast.Constant) else None
 
 
 def _by_function(module: Module, call: cst.Call) -> Change | None:
