@@ -58,13 +58,18 @@ class Downloads:
 
     def of(self, call: cst.Call) -> Download | None:
         """The download that a call is, unless the ranks of its function take turns."""
+        found = self.whoever_runs(call)
+        return None if found is None or self._turns.has(call, found.data_set) else found
+
+    def whoever_runs(self, call: cst.Call) -> Download | None:
+        """The download that a call is, also where one rank makes it before the others."""
         name = self.module.qualified(call.func)
         found = self._by_name(call, name) if name else None
         if found is None and called(call) == "extractall" and self._is_of_archive(call):
             found = _into(call, argument(call, 0, "path"), unpacks=True)
         if found is None and called(call) == "open" and self.is_fetched(call):
             found = _into(call, argument(call, 0, "file"))
-        return None if found is None or self._turns.has(call, found.data_set) else found
+        return found
 
     def is_fetched(self, call: cst.Call) -> bool:
         """Whether what a call opens is written with the answer to a request, under its last name already."""

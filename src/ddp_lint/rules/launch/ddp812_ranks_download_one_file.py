@@ -17,6 +17,7 @@ from ddp_lint.launch.one_rank import all_ranks_call, is_on_first, on_one_rank
 from ddp_lint.launch.own_paths import comes_from, is_given_own, is_of_each, is_own_path, parameters_given_own
 from ddp_lint.launch.ranks import runs_alone
 from ddp_lint.launch.shown_in_file import ShownInFile
+from ddp_lint.launch.unjoined import group_comes_later
 from ddp_lint.launch.waiting import ends_while_others_wait
 from ddp_lint.project import Project
 from ddp_lint.rules.base import Rule
@@ -37,8 +38,10 @@ class RanksDownloadOneFile(Rule):
     Finds data sets of torchvision with `download=True`, `urlretrieve(url, path)`, what a function requests and writes
     to `open(path, "wb")` by itself, `wget -O` and `curl -o` in `subprocess` and `os.system`, and `extractall` of an
     archive, outside of any test for the rank, in a function that every rank runs: it creates the process group, wraps
-    the model, communicates, reads its rank or trains, or is called by such a function, also in another file. A test
-    for whether the file is there does not help. Each function has one finding, at its first download.
+    the model, communicates, reads its rank or trains, or is called by such a function, also in another file. A test for
+    whether the file is there does not help. Also a download under a test for rank 0 that takes each process for rank 0
+    where there is no group (`dist.get_rank() if dist.is_initialized() else 0`), in a function that is called before the
+    group is made. Each function has one finding, at its first download.
 
     ## Why it breaks
 
@@ -133,11 +136,12 @@ class RanksDownloadOneFile(Rule):
     def start(self) -> None:
         self._shown = ShownInFile(self.module)
         self._downloads: dict[cst.FunctionDef | None, list[Download]] = {}
+        self._every: dict[cst.FunctionDef | None, list[Download]] = {}  # also those of which the ranks take turns
         downloads = Downloads(self.module)
         for call in self.module.of_type(cst.Call):
-            found = downloads.of(call)
-            if found is not None:
-                self._downloads.setdefault(self.module.function_of(call), []).append(found)
+            for kept, found in ((self._every, downloads.whoever_runs(call)), (self._downloads, downloads.of(call))):
+                if found is not None:
+                    kept.setdefault(self.module.function_of(call), []).append(found)
 
     def visit_Module(self, node: cst.Module) -> None:
         shown = self._shown.at_top(calls_in(node)) if None in self._downloads else None
@@ -145,6 +149,8 @@ class RanksDownloadOneFile(Rule):
             self._report(self._of_all(None), shown.call)
 
     def visit_FunctionDef(self, node: cst.FunctionDef) -> None:
+        if self._visit_unjoined(node):
+            return
         found = self._of_all(node)
         shown = self._shown.of(node) if found else None
         if shown is not None and not on_one_rank(self.module, shown.call):
@@ -159,6 +165,25 @@ class RanksDownloadOneFile(Rule):
             self._report([d for d in found if not is_given_own(self.module, site, node, d.path)], site.span)
         elif found:
             self._visit_reached(node, found, {site.node for site in sites})
+
+    def _visit_unjoined(self, function: cst.FunctionDef) -> bool:
+        """Report a download under a test for the first rank that holds on all of them: there is no group yet."""
+        for download in self._every.get(function, []):
+            if not on_one_rank(self.module, download.call) or is_own_path(self.module, download.path):
+                continue
+            found = group_comes_later(self.module, download.call)
+            if found is not None:
+                self.report(
+                    download.call,
+                    "every process takes itself for rank 0 here, as there is no group yet: all download to this path",
+                    labels=[
+                        (found.site.span, "called before the group is made"),
+                        (found.site.facts.file.span_of(found.joins), "makes the group"),
+                    ],
+                    help="make the process group first, or ask for the rank by the variable RANK",
+                )
+                return True
+        return False
 
     def _visit_reached(self, function: cst.FunctionDef, found: list[Download], calls: set[ast.Call]) -> None:
         """Report the downloads of a function that all ranks run by way of others, if by one of its calls."""
