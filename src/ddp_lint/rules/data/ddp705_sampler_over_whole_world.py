@@ -4,7 +4,7 @@ import re
 
 import libcst as cst
 
-from ddp_lint.findings import Confidence
+from ddp_lint.findings import Confidence, Span
 from ddp_lint.knowledge import frameworks, table
 from ddp_lint.launch.callers import CallSite, call_sites, constructions
 from ddp_lint.project.facts import ModuleFacts
@@ -13,10 +13,16 @@ from ddp_lint.rules.data.loading import is_part_of_rank, is_sampler
 from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source import dotted
 from ddp_lint.source.control_flow import conditions
+from ddp_lint.source.queries import last_name
 from ddp_lint.source.syntax import walk
 from ddp_lint.source.tree import descendants
 from ddp_lint.view.wraps import argument, assigned_name
 
+_DDP = "torch.nn.parallel.DistributedDataParallel"
+#: Names of a group of data-parallel ranks, of ranks that share a batch, and words of groups of experts, which do not.
+_OF_DATA = re.compile(r"(^|_)(dp|data_parallel)(_|$)")
+_OF_MODEL = re.compile(r"(\b|_)(tp|pp|tensor_parallel|pipeline_parallel|model_parallel)(\b|_)|\bmp_(size|rank|group)")
+_OF_EXPERTS = re.compile(r"expert|moe|(\b|_)ep(\b|_)", re.IGNORECASE)
 _WORLD_SIZE = re.compile(r"environ\b.*WORLD_SIZE")
 
 
@@ -26,7 +32,8 @@ class SamplerOverWholeWorld(Rule):
     ## What it does
 
     Finds a DistributedSampler without `num_replicas` and `rank`, or with those of the whole world, in a file that uses
-    tensor, pipeline or model parallelism, and in a function or class that another file calls which knows the number of
+    tensor, pipeline or model parallelism, or has DDP average over the data-parallel ranks alone
+    (`process_group=mesh.dp_group`), and in a function or class that another file calls which knows the number of
     data-parallel ranks. Also a sampler over data that is this rank's part already (`data.shard(world, rank)`,
     `split_dataset_by_node(data, rank, world)`, `Subset(data, range(rank, n, world))`).
 
@@ -121,13 +128,19 @@ class SamplerOverWholeWorld(Rule):
             )
             return
         here = _uses(self.module.facts, "model_parallelism")
-        caller = None if here else self._parallel_caller(node)
-        if here or caller is not None:
+        wrap = None if here else self._wrap_in_part()
+        caller = None if here or wrap is not None else self._parallel_caller(node)
+        if here or wrap is not None or caller is not None:
+            labels: list[tuple[cst.CSTNode | Span, str]] = []
+            if caller is not None:
+                labels.append((caller.span, "this file knows the data-parallel ranks"))
+            if wrap is not None:
+                labels.append((wrap, "averages over the data-parallel ranks alone"))
             self.report(
                 node,
                 "the data is divided by the whole world: ranks of one model-parallel group get different samples",
                 notes=["the ranks of the group compute parts of different batches"],
-                labels=[(caller.span, "this file knows the data-parallel ranks")] if caller is not None else (),
+                labels=labels,
                 help="pass num_replicas= and rank= of the data-parallel group",
             )
 
@@ -150,6 +163,17 @@ class SamplerOverWholeWorld(Rule):
         if self.module.qualified(value.func) == "torch.distributed.get_world_size":
             return not value.args
         return dotted(value.func) == "int" and _WORLD_SIZE.search(self.module.code(value)) is not None
+
+    def _wrap_in_part(self) -> cst.Call | None:
+        """The wrap of a model whose gradients are averaged over the data-parallel ranks alone (`process_group=`), in a
+        file with ranks of tensors or of stages, where all wraps are like that, and no experts are."""
+        wraps = self.module.calls_to(frozenset({_DDP}))
+        groups = [argument(wrap, None, "process_group") for wrap in wraps]
+        named = [last_name(g.func) if isinstance(g, cst.Call) else dotted(g).rpartition(".")[2] for g in groups if g]
+        if not wraps or len(named) < len(wraps) or not all(map(_OF_DATA.search, named)):
+            return None
+        code = self.module.file.code
+        return wraps[0] if _OF_MODEL.search(code) and not _OF_EXPERTS.search(code) else None
 
     def _is_left_over(self, node: cst.Call) -> bool:
         """Whether nothing takes the sampler, so that it divides no data."""
