@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 
 import libcst as cst
@@ -8,15 +9,18 @@ import libcst as cst
 from ddp_lint.findings import Confidence, Span
 from ddp_lint.knowledge import table
 from ddp_lint.launch.by_rank import Place, assigned_above, is_by_rank
-from ddp_lint.launch.callers import is_always_false
+from ddp_lint.launch.callers import is_always_false, sites_that_run
+from ddp_lint.launch.one_rank import is_on_first
 from ddp_lint.launch.random_state import Apart, draws_apart
 from ddp_lint.launch.ranks import several_ranks
+from ddp_lint.project import Project
 from ddp_lint.project.facts import ModuleFacts
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.data.loading import as_ast, files_of_programs, is_sampler, ranks_share
+from ddp_lint.rules.data.set_orders import numbered_by_set
 from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source.imports import dotted_ast, last_part
-from ddp_lint.source.syntax import argument_at, calls_below, function_at, statements_in_order, walk
+from ddp_lint.source.syntax import FunctionNode, argument_at, calls_below, function_at, statements_in_order, walk
 from ddp_lint.view.wraps import argument
 
 #: What draws an order, and what brings a list into one.
@@ -24,6 +28,10 @@ _ORDERS = frozenset({"torch.randperm", "numpy.random.permutation"})
 _SHUFFLE = "shuffle"
 #: What gives all ranks the list of one.
 _SHARING = frozenset({"broadcast", "broadcast_object_list"})
+#: What makes a set; what a program has that gives all ranks one numbering, or each process one hash; how it is kept.
+_SETS = re.compile(r"\bset\(|\{[^{}:]*\bfor\b")
+_SAME = re.compile(r"broadcast_object_list|PYTHONHASHSEED[\s\S]*exec[vl]")
+_KEEPS = re.compile(r"\bexists\(|is_file\(|\b(json|pickle|pkl|yaml)\.(dump|load)|open\([^)\n]*['\"]wb?['\"]")
 #: Methods that a worker of a loader runs, whose generators the loader seeds.
 _OF_WORKERS = frozenset({"__iter__", "__getitem__"})
 
@@ -36,7 +44,8 @@ class OrdersDifferByRank(Rule):
     Finds a shuffling `DistributedSampler` whose `seed` is another number on each rank: it has the rank in it, also
     through names, settings and functions of the project, or each process draws it for itself. Also a list that is
     shuffled and then divided by the rank (`order[rank::world_size]`), if the generator that it is shuffled by is in
-    another state on each rank: seeded by the rank, or by nothing in the program.
+    another state on each rank: seeded by the rank, or by nothing in the program. Also words that are numbered in the
+    order of a set, for a model that the ranks share (`stoi = {w: i for i, w in enumerate(list(set(words)))}`).
 
     ## Why it breaks
 
@@ -44,6 +53,10 @@ class OrdersDifferByRank(Rule):
     order. With another seed on each rank about half of the samples of an epoch come twice, or not at all, in every
     epoch others. There is no error, and the lengths are right. Measured on gloo (two ranks, torch 2.13) with
     `seed=rank`: 8 of 9 samples were seen.
+
+    Python salts the hash of a text by another number in each process, and with it the order of a set of texts. Where
+    that order numbers the words, rank 0 and rank 1 look up different rows of one embedding for the same word, and each
+    step averages their gradients. Only the numbering of the rank that saves it fits the checkpoint, and not that well.
 
     ## Example
 
@@ -98,7 +111,8 @@ class OrdersDifferByRank(Rule):
     classes of samplers; a seed in which the rank is only tested, or that a function makes without it; lists that a
     generator of one seed has shuffled, and those that one rank hands to all (`broadcast_object_list`); programs that
     call or import anything that may seed, unless the last seed above the shuffle is seen to have the rank in it; what
-    the workers of a loader shuffle.
+    the workers of a loader shuffle. Sorted words, sets of what may be no texts, numberings that are loaded or handed to
+    all ranks, and dictionaries whose names do not say that they number words, labels or classes.
 
     ## How to confirm
 
@@ -113,7 +127,9 @@ class OrdersDifferByRank(Rule):
     - https://pytorch.org/docs/stable/data.html#torch.utils.data.distributed.DistributedSampler
     """
 
-    triggers = Triggers("DistributedSampler", "shuffle", "randperm", "permutation", tests=False)
+    triggers = Triggers(
+        "DistributedSampler", "shuffle", "randperm", "permutation", *table("data")["numberings"], tests=False
+    )
     of_several = True
     oracles = ("overlap",)
     confidence = Confidence.MEDIUM
@@ -162,6 +178,34 @@ class OrdersDifferByRank(Rule):
             if apart is not None and several_ranks(self.module, node) is not None and ranks_share(self.module):
                 self._report(node, apart, (facts.file.span_of(draw), "each rank draws an order of its own"))
             return
+
+    def finish(self) -> None:
+        """Words that are numbered in the order of a set."""
+        facts, project = self.module.facts, self.module.project
+        if facts is None or project is None or _SETS.search(facts.file.code) is None:
+            return
+        for found in numbered_by_set(project, facts):
+            if self._is_kept(project, facts, found.function) or several_ranks(self.module) is None:
+                continue
+            files = list(files_of_programs(self.module))
+            if any(each.file.shows(_SAME) for each in files) or not any(project.texts.shows(e, "wraps") for e in files):
+                return
+            self.report(
+                facts.file.span_of(found.order),
+                f"`{found.name}` numbers in the order of a set of texts, which is another one in each process",
+                notes=["rank 0 and rank 1 give the same word another number: they train different rows for it"],
+                labels=[(facts.file.span_of(found.set), "Python salts the hash of a text in each process")],
+                help="sort the set: words = sorted(words)",
+            )
+
+    def _is_kept(self, project: Project, facts: ModuleFacts, function: FunctionNode) -> bool:
+        """Whether a numbering is written to a file or loaded from one, here or where it is made, or made on one rank,
+        which may hand it to the others."""
+        sites = sites_that_run(project, facts, function)
+        around = [function, *(site.around for site in sites if site.around is not None)]
+        if any(_KEEPS.search(ast.unparse(each)) for each in around):
+            return True
+        return any(is_on_first(self.module, site.facts, site.node) for site in sites)
 
     def _report(self, node: cst.CSTNode, apart: Apart, first: tuple[Span, str]) -> None:
         labels = [first]
