@@ -116,8 +116,17 @@ def state_at(
 def is_alike(project: Project, node: ast.AST, place: Place, generator: Generator, files: Iterable[ModuleFacts]) -> bool:
     """Whether the generator has one state on all ranks at a node: the last seed above it is made whatever happens, and
     no seed of the programs (`files`) has the rank in it, or is the system's."""
+    return alike_by(project, node, place, generator, files) is not None
+
+
+def alike_by(
+    project: Project, node: ast.AST, place: Place, generator: Generator, files: Iterable[ModuleFacts]
+) -> Span | None:
+    """The seed by which it has."""
     found = _last_seed(project, getattr(node, "lineno", 0), place, generator, _CALLERS)
-    return found is not None and found.state == "alike" and found.always and not _seeds_apart(project, files)
+    if found is None or found.state != "alike" or not found.always or _seeds_apart(project, files):
+        return None
+    return found.span
 
 
 def _seeds_apart(project: Project, files: Iterable[ModuleFacts]) -> bool:

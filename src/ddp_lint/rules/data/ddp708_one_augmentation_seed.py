@@ -14,6 +14,7 @@ from ddp_lint.rules.data.loading import (
     LOADERS,
     done_nearby,
     drawn_in_samples,
+    files_of_programs,
     generator_has_rank,
     is_evaluation,
     is_sampler,
@@ -24,6 +25,7 @@ from ddp_lint.rules.data.loading import (
     seeds_each_sample,
     seeds_workers_by_rank,
 )
+from ddp_lint.rules.data.shared_noise import shared_noise
 from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source import dotted
 from ddp_lint.source.imports import dotted_ast, last_part
@@ -57,6 +59,8 @@ class OneAugmentationSeed(Rule):
     imports it.
     Also a `torch.Generator` that gets such a seed and goes into a loader with workers and a DistributedSampler, and a
     `worker_init_fn` of such a loader that seeds by the number of the worker alone (`random.seed(seed + worker_id)`).
+    Also a model in DDP that draws noise in its `forward` (`noise = torch.randn_like(x)`), where the last seed of torch
+    above the wrap is one for all ranks, and no seed of the program has the rank in it.
 
     ## Why it breaks
 
@@ -190,6 +194,22 @@ class OneAugmentationSeed(Rule):
             labels=[(drawn[1], "draws at random")],
             help=_SEED_WORKERS if self._is_of_framework(node) else _SEED_BY_RANK,
         )
+
+    def finish(self) -> None:
+        """Noise that a model draws in its forward."""
+        facts, project = self.module.facts, self.module.project
+        if facts is None or project is None or self.module.file.is_test or several_ranks(self.module) is None:
+            return
+        for found in shared_noise(project, facts, files_of_programs(self.module)):
+            if not ranks_share(self.module) or reads_alike(self.module):
+                return
+            self.report(
+                facts.file.span_of(found.wrap),
+                "all ranks seed torch alike: the model draws the same noise on each of them, for different samples",
+                notes=["rank 0 and rank 1 have the same generator, and draw from it as often"],
+                labels=[(found.seeded, "one seed for all ranks"), (found.draw, "draws the noise of a batch")],
+                help="seed torch by the rank behind the wrap, which has given all ranks the same weights",
+            )
 
     # ---- what workers start with
 
