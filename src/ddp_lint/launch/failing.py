@@ -9,7 +9,7 @@ import bisect
 import itertools
 from collections.abc import Iterator, Sequence
 
-from ddp_lint.launch.lacking import heirs, kind_of, lacks, named_class
+from ddp_lint.launch.lacking import has_heirs, kind_of, lacks, named_class
 from ddp_lint.launch.returned import is_no_member, is_unpacked_wrongly
 from ddp_lint.launch.texts import is_installed, named_in_texts
 from ddp_lint.launch.unassigned import unassigned
@@ -80,7 +80,7 @@ class _Search:
         if method.name in ("__init__", "__new__") or {dotted_ast(d) for d in method.decorator_list} & _OF_CLASS:
             return False
         found = self._project.classes.of(facts, owner)
-        return self._cannot_be_made(found) and not heirs(self._project, found)
+        return self._cannot_be_made(found) and not has_heirs(self._project, found)
 
     def _fails_above(self, facts: ModuleFacts, around: FunctionNode | None, above: ast.AST, block: Block) -> bool:
         """Whether a statement fails that a run goes through in the block `above` before it comes to one of it."""
@@ -208,7 +208,7 @@ class _Search:
         self._left -= 1
         owner, function = method
         fails = self._never_returns(owner.module, function, f"{owner.node.name}.{function.name}")
-        return fails and not heirs(project, kind)
+        return fails and not has_heirs(project, kind)
 
     def _never_returns(self, home: ModuleFacts, function: ast.FunctionDef, name: str) -> bool:
         """Whether a function, by its name in its file, fails before it may return."""
@@ -246,7 +246,7 @@ class _Search:
             if default is not None or parameter.annotation is None or self._deep > _DEPTH:
                 continue
             kind = named_class(self._project, owner.module, parameter.annotation)
-            if kind is not None and self._cannot_be_made(kind) and not heirs(self._project, kind):
+            if kind is not None and self._cannot_be_made(kind) and not has_heirs(self._project, kind):
                 return True
         return False
 

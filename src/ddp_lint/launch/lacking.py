@@ -97,7 +97,7 @@ def named_class(project: Project, facts: ModuleFacts, node: ast.expr | None) -> 
     return project.classes.find(whole) if whole else None
 
 
-def heirs(project: Project, owner: ClassFacts) -> bool:
+def has_heirs(project: Project, owner: ClassFacts) -> bool:
     """Whether a class of the project inherits from one, or may: of a name that many files hold that is not seen."""
     paths = project.contents.holding(owner.node.name)
     if len(paths) > _FILES:

@@ -7,7 +7,7 @@ import re
 
 import libcst as cst
 
-from ddp_lint.launch.lacking import heirs
+from ddp_lint.launch.lacking import has_heirs
 from ddp_lint.launch.unused import is_plain
 from ddp_lint.project import Project
 from ddp_lint.project.facts import ClassFacts
@@ -53,7 +53,7 @@ def _is_left(project: Project, owner: ClassFacts, name: str) -> bool:
         return False
     facts = owner.module
     loads = (n for n in walk(facts.tree) if isinstance(n, ast.Attribute) and isinstance(n.ctx, ast.Load))
-    if any(each.attr == name and not facts.qualified(each) for each in loads) or heirs(project, owner):
+    if any(each.attr == name and not facts.qualified(each) for each in loads) or has_heirs(project, owner):
         return False
     made = constructions(project, owner.name, _FILES)
     return bool(made) and all(
