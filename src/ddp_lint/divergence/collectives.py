@@ -460,7 +460,8 @@ def _members(entry: Collective, arguments: Arguments) -> tuple[Variation | None,
     """Why each rank makes a group of other members, where it names those of its own group alone; else the members, as
     far as they are known."""
     ranks = arguments.get(entry.ranks, entry.takes)[0] if entry.ranks else None
-    varies = ranks.varies if ranks is not None else None
+    parts = (ranks, *(ranks.items or ())) if ranks is not None else ()
+    varies = next((part.varies for part in parts if part.varies is not None), None)
     if varies is not None:
         return (varies if varies.by_rank_or_place else None), ()
     return None, members_as_written(ranks) if ranks is not None else ()

@@ -413,6 +413,8 @@ def _for(frame: Frame, node: ast.For | ast.AsyncFor) -> None:
     around, frame.uneven = frame.uneven, _uneven_by(rounds, iterator) or frame.uneven
     body, env = _rounds(frame, node, once)
     frame.order, frame.uneven = outer, around
+    is_range = isinstance(node.iter, ast.Call) and dotted(node.iter.func) == "range"
+    by_rank = rounds.varies if rounds is not None and is_range else None
     body = _each_in_turn(frame, node, iterable, body)
     if rounds is not None and rounds.varies is not None and rounds.varies.cause == "length" and agrees_to_stop(body):
         rounds = None
@@ -426,6 +428,7 @@ def _for(frame: Frame, node: ast.For | ast.AsyncFor) -> None:
     if matters(body) and _goes_through_held(frame, node.iter):
         body = of_held(body)
     frame.env = env
+    _count_by_rank(frame, node, by_rank)
     if (of := _agreed_by_key(frame, node)) is not None:
         agree(frame, of)
     orelse, after, alive = _arm(frame, node.orelse, None)
@@ -629,6 +632,16 @@ def _counted_on(frame: Frame, node: ast.stmt, after: Names[Value], entry: Names[
     return after
 
 
+def _count_by_rank(frame: Frame, node: ast.stmt, varies: Variation | None) -> None:
+    """What the rounds of a loop add up is another number on each rank where the rank decides how many there are."""
+    if varies is None or not varies.by_rank_or_place:
+        return
+    for name in _counters(node):
+        value = frame.env.get(name) if name.isidentifier() else None
+        if value is not None and value.varies is None and value.reference is None:
+            frame.env[name] = divergent(("counted", frame.key(node), name), varies)
+
+
 @kept_by_node(8192)
 def _counters(node: ast.stmt) -> frozenset[str]:
     """Names[Value] that the loop adds to."""
@@ -641,12 +654,13 @@ def _breaks(loop: ast.For | ast.AsyncFor | ast.While) -> bool:
 
 
 def _while(frame: Frame, node: ast.While) -> None:
-    told = False
+    told, varies = False, None
 
     def once() -> tuple[list[Effect], Names[Value], bool]:
-        nonlocal told
+        nonlocal told, varies
         outer, frame.effects = frame.effects, []
         test = as_asked(frame, node.test, test_of(frame, node.test))
+        varies = test.varying()
         before, frame.effects = frame.effects, outer
         settled = test.settled
         inside, env, alive = _arm(frame, node.body, test)
@@ -658,6 +672,7 @@ def _while(frame: Frame, node: ast.While) -> None:
 
     body, env = _rounds(frame, node, once)
     frame.env = env
+    _count_by_rank(frame, node, varies)
     orelse, after, _ = _arm(frame, node.orelse, None)
     endless = isinstance(node.test, ast.Constant) and bool(node.test.value)
     if matters(body) or orelse or any(not _is_break(effect) for effect in body):
