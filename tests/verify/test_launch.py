@@ -131,7 +131,8 @@ def test_a_script(tmp_path: pathlib.Path, pool: Pool) -> None:
         assert any(event.where == "caught" and event.type == "KeyError" for event in events.of(trace.Raised))
         assert [event.epoch for event in events.of(trace.Samples)] == [0, 0]
         loaded = next(event for event in events.of(trace.Call) if event.name == "torch.load")
-        assert loaded.arguments == {"map_location": "", "storages": ["cpu"], "landed": ["cpu"]}
+        path = str(tmp_path / f"checkpoint{rank.rank}")
+        assert loaded.arguments == {"map_location": "", "storages": ["cpu"], "landed": ["cpu"], "path": path}
         reduced = next(event for event in events.of(trace.Collective) if event.op == "reduce")
         assert (reduced.group, reduced.root, reduced.reduce_op) == ("0,1", 1, "MAX")
         assert reduced.site is not None and reduced.site.line == line_of("script.py", "reduce")
