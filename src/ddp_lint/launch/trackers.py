@@ -94,7 +94,7 @@ def _is_seen(module: Module, settings: cst.BaseExpression, tracker: Tracker) -> 
     """Whether what a call unpacks is a dictionary that the function writes down, without one of the arguments by which
     runs belong together."""
     values = list(values_of(module, settings))[1:] if isinstance(settings, cst.Name) else [settings]
-    written = [v for v in values if isinstance(v, cst.Dict) or (isinstance(v, cst.Call) and last_name(v) == "dict")]
+    written = [v for v in values if isinstance(v, cst.Dict) or (isinstance(v, cst.Call) and dotted(v.func) == "dict")]
     if not written or [b for b in module.bindings(settings) if b.kind == "parameter"]:
         return False
     named = re.compile(rf"\b({'|'.join((*sorted(tracker.joined), tracker.mode or 'mode'))})\b|\*\*")
@@ -104,10 +104,6 @@ def _is_seen(module: Module, settings: cst.BaseExpression, tracker: Tracker) -> 
     text = module.code(settings)
     added = re.compile(rf"\b{re.escape(text)}(\[[\"']({'|'.join(sorted(tracker.joined))}|mode)|\.update\()")
     return added.search(module.file.code) is None
-
-
-def last_name(call: cst.Call) -> str:
-    return call.func.value if isinstance(call.func, cst.Name) else ""
 
 
 def _takes_rank(module: Module, call: cst.Call, tracker: Tracker) -> bool:

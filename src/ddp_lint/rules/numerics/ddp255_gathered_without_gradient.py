@@ -217,7 +217,8 @@ class GatheredWithoutGradient(Rule):
         source, project = source_in(function, sent), self.module.project
         if source is None or project is None:
             return
-        alone, place = returns_alone(function, names), place_returned(function, names)
+        alone = returns_alone(function, names)
+        place = None if alone else place_returned(function, names)
         if not alone and place is None:
             return
         parameter, several = source
@@ -227,9 +228,8 @@ class GatheredWithoutGradient(Rule):
             if site.around is None or given is None or called_without_gradient(site):
                 continue
             if several == isinstance(given, (ast.List, ast.Tuple)):
-                whole = alone or place is None
-                bound = bound_by(site.around, site.node, given) if whole else {}
-                bound = bound_at(site.around, site.node, given, place) if place is not None and not whole else bound
+                around, call = site.around, site.node
+                bound = bound_by(around, call, given) if place is None else bound_at(around, call, given, place)
                 found.setdefault(site.around, (site.facts, {}))[1].update(bound)
         for around, (where, gathered) in found.items():
             yield where, around, gathered
