@@ -20,6 +20,7 @@ from ddp_lint.source.control_flow import conditions, conditions_at
 from ddp_lint.source.imports import dotted_ast, last_part
 from ddp_lint.source.syntax import FunctionNode, calls_below, function_at, statements, text_of, walk
 from ddp_lint.view import Module
+from ddp_lint.view.as_ast import as_ast
 
 #: What the text of a value or a test has that is another one on each rank.
 _OF_RANK = re.compile(r"rank|main_proc|is_main|master|primary|process_(?:index|id)|procid|is_chief", re.IGNORECASE)
@@ -111,10 +112,8 @@ def _takes_rank(module: Module, call: cst.Call, tracker: Tracker) -> bool:
     project, facts = module.project, module.facts
     if project is None or facts is None:
         return False
-    span = module.span(call)
-    same = (n for n in calls_below(facts.tree) if (n.lineno, n.col_offset + 1) == (span.line, span.column))
-    node = next(same, None)
-    if node is None:
+    node = as_ast(module, call)
+    if not isinstance(node, ast.Call):
         return False
     place = Place(facts, function_at(facts.tree, node.lineno))
     given = [*node.args, *(k.value for k in node.keywords if k.arg not in tracker.contents)]

@@ -17,7 +17,6 @@ from ddp_lint.launch.ranks import several_ranks
 from ddp_lint.rules.base import Rule
 from ddp_lint.rules.data.loading import (
     LOADERS,
-    as_ast,
     files_of_programs,
     framework_loads,
     is_evaluation,
@@ -33,6 +32,7 @@ from ddp_lint.source.control_flow import conditions, exclusive
 from ddp_lint.source.queries import calls_in, is_true
 from ddp_lint.source.syntax import FunctionNode, calls_below, function_at, walk
 from ddp_lint.source.tree import called, descendants, parameters_of
+from ddp_lint.view.as_ast import as_ast
 from ddp_lint.view.wraps import Wrap, argument, assigned_name
 
 _DIVIDES = re.compile(

@@ -16,11 +16,12 @@ from ddp_lint.launch.ranks import several_ranks
 from ddp_lint.project import Project
 from ddp_lint.project.facts import ModuleFacts
 from ddp_lint.rules.base import Rule
-from ddp_lint.rules.data.loading import as_ast, files_of_programs, is_sampler, ranks_share
+from ddp_lint.rules.data.loading import files_of_programs, is_sampler, ranks_share
 from ddp_lint.rules.data.set_orders import numbered_by_set
 from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source.imports import dotted_ast, last_part
 from ddp_lint.source.syntax import FunctionNode, argument_at, calls_below, function_at, statements_in_order, walk
+from ddp_lint.view.as_ast import as_ast
 from ddp_lint.view.wraps import argument
 
 #: What draws an order, and what brings a list into one.

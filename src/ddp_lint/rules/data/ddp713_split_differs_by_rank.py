@@ -14,11 +14,12 @@ from ddp_lint.launch.random_state import Apart, draws_apart
 from ddp_lint.launch.ranks import several_ranks
 from ddp_lint.project.facts import ModuleFacts
 from ddp_lint.rules.base import Rule
-from ddp_lint.rules.data.loading import as_ast, files_of_programs, is_made_by_rank, ranks_share
+from ddp_lint.rules.data.loading import files_of_programs, is_made_by_rank, ranks_share
 from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source.imports import dotted_ast, last_part
 from ddp_lint.source.syntax import FunctionNode, function_at, statements, text_of, walk
 from ddp_lint.source.tree import called
+from ddp_lint.view.as_ast import as_ast
 
 #: Functions that split data at random themselves.
 _SPLITS = frozenset({"torch.utils.data.random_split", "sklearn.model_selection.train_test_split"})

@@ -12,11 +12,12 @@ from ddp_lint.launch.ranks import several_ranks
 from ddp_lint.project import Project
 from ddp_lint.project.facts import paired
 from ddp_lint.rules.base import Rule
-from ddp_lint.rules.data.loading import LOADERS, SAMPLER, as_ast
+from ddp_lint.rules.data.loading import LOADERS, SAMPLER
 from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source import dotted
 from ddp_lint.source.imports import dotted_ast, last_part, of_self
 from ddp_lint.source.syntax import FunctionNode, argument_at, function_at, parameters, statements, walk
+from ddp_lint.view.as_ast import as_ast
 
 _ACCELERATOR = "accelerate.Accelerator"
 _GATHERS = frozenset({"torch.distributed.all_gather", "torch.distributed.all_gather_into_tensor"})

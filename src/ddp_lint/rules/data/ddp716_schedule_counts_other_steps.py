@@ -11,12 +11,13 @@ from ddp_lint.launch.by_rank import Place, assigned_above, called_function
 from ddp_lint.launch.ranks import several_ranks
 from ddp_lint.project import Project
 from ddp_lint.rules.base import Rule
-from ddp_lint.rules.data.loading import LOADERS, SAMPLER, as_ast
+from ddp_lint.rules.data.loading import LOADERS, SAMPLER
 from ddp_lint.rules.triggers import Triggers
 from ddp_lint.rules.wrapping.preparing import prepares
 from ddp_lint.source.imports import dotted_ast, last_part
 from ddp_lint.source.syntax import argument_at, calls_below, function_at, walk
 from ddp_lint.source.tree import called
+from ddp_lint.view.as_ast import as_ast
 
 #: Schedules that are told how many steps there will be.
 _SCHEDULES = frozenset(

@@ -14,10 +14,11 @@ from ddp_lint.launch.ranks import several_ranks
 from ddp_lint.project import Project
 from ddp_lint.project.facts import ModuleFacts
 from ddp_lint.rules.base import Rule
-from ddp_lint.rules.data.loading import as_ast, files_of_programs
+from ddp_lint.rules.data.loading import files_of_programs
 from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source.imports import dotted_ast, last_part
 from ddp_lint.source.syntax import FunctionNode, argument_at, calls_below, function_at, statements, walk
+from ddp_lint.view.as_ast import as_ast
 
 _REDUCES = frozenset({"torch.distributed.all_reduce", "torch.distributed.reduce"})
 #: Packages that divide the data of an evaluation by themselves.

@@ -27,6 +27,7 @@ from ddp_lint.source.queries import options
 from ddp_lint.source.syntax import FunctionNode, argument_at, calls_below, function_at, main_guards, parameters, walk
 from ddp_lint.source.tree import subtree
 from ddp_lint.view import Module
+from ddp_lint.view.as_ast import as_ast
 from ddp_lint.view.wraps import argument, assigned_name
 
 SAMPLER = "torch.utils.data.DistributedSampler"
@@ -375,16 +376,6 @@ def _mentions_rank(module: Module, name: str) -> bool:
     facts, definition = found
     words = "\n".join(facts.file.lines[definition.lineno - 1 : definition.end_lineno])
     return _BY_RANK.search(words) is not None or mentions_own_rank(module, words)
-
-
-def as_ast(module: Module, node: cst.CSTNode) -> ast.expr | None:
-    """A call or an entry of the file, as the syntax tree of the project has it."""
-    facts = module.facts
-    if facts is None:
-        return None
-    span, kind = module.span(node), ast.Call if isinstance(node, cst.Call) else ast.Subscript
-    found = (n for n in walk(facts.tree) if isinstance(n, kind) and n.lineno == span.line)
-    return next((n for n in found if facts.file.span_of(n) == span), None)
 
 
 def _users(project: Project, name: str) -> list[ModuleFacts]:

@@ -11,12 +11,13 @@ from ddp_lint.knowledge import table
 from ddp_lint.launch.by_rank import Place, assigned_above, takes_rank
 from ddp_lint.project import Project
 from ddp_lint.project.facts import ModuleFacts
-from ddp_lint.rules.data.loading import as_ast, files_of_programs, is_evaluation, is_made_by_rank
+from ddp_lint.rules.data.loading import files_of_programs, is_evaluation, is_made_by_rank
 from ddp_lint.rules.data.streams import divides_by_rank, is_for_one_group, is_of_others
 from ddp_lint.rules.data.trainers import trainers_of, uses_lightning
 from ddp_lint.source.imports import last_part
 from ddp_lint.source.syntax import calls_below, defaults, function_at, is_none
 from ddp_lint.view import Module
+from ddp_lint.view.as_ast import as_ast
 from ddp_lint.view.wraps import argument
 
 #: What samplers derive from that give each rank no part.

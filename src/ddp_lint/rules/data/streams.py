@@ -15,7 +15,7 @@ from ddp_lint.launch.callers import CallSite, constructions
 from ddp_lint.launch.options import default_of
 from ddp_lint.project import Project
 from ddp_lint.project.facts import ModuleFacts, assigned_in
-from ddp_lint.rules.data.loading import LOADERS, as_ast, files_of_programs
+from ddp_lint.rules.data.loading import LOADERS, files_of_programs
 from ddp_lint.source.imports import dotted_ast, last_part
 from ddp_lint.source.syntax import (
     argument_at,
@@ -27,6 +27,7 @@ from ddp_lint.source.syntax import (
     walk,
 )
 from ddp_lint.view import Module
+from ddp_lint.view.as_ast import as_ast
 
 _ITERABLE = "torch.utils.data.IterableDataset"
 #: Methods of a stream that hand out what it does, on each rank alike.

@@ -33,7 +33,6 @@ from ddp_lint.launch.texts import is_installed
 from ddp_lint.launch.uncalled import is_in_no_step
 from ddp_lint.project.facts import ModuleFacts
 from ddp_lint.rules.base import Rule
-from ddp_lint.rules.data.loading import as_ast
 from ddp_lint.rules.devices.checkpoint_devices import (
     models_saved_from_cpu,
     saved_elsewhere,
@@ -49,6 +48,7 @@ from ddp_lint.source.imports import dotted_ast
 from ddp_lint.source.queries import options
 from ddp_lint.source.syntax import FunctionNode, blocks_at, calls_below, function_at, main_guards, walk
 from ddp_lint.source.tree import asks_for_program, children, descendants, method_of, parameters_of, subtree
+from ddp_lint.view.as_ast import as_ast
 from ddp_lint.view.edits import add_argument, set_argument
 from ddp_lint.view.wraps import argument, assigned_name
 

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import ast
+
 import libcst as cst
 
 from ddp_lint.findings import Confidence, Span
@@ -19,7 +21,8 @@ from ddp_lint.rules.base import Rule
 from ddp_lint.rules.data.trainers import is_shared_by_trainers
 from ddp_lint.rules.triggers import Triggers
 from ddp_lint.source.queries import calls_in
-from ddp_lint.source.syntax import calls_below, function_at
+from ddp_lint.source.syntax import function_at
+from ddp_lint.view.as_ast import as_ast
 
 
 class RunOfEachRank(Rule):
@@ -174,9 +177,10 @@ class RunOfEachRank(Rule):
         project, facts = self.module.project, self.module.facts
         if project is None or facts is None:
             return False
-        line = self.module.span(call).line
-        node = next((n for n in calls_below(facts.tree) if n.lineno == line), None)
-        return node is not None and is_done_before_ranks(facts, project, node, function_at(facts.tree, line))
+        node = as_ast(self.module, call)
+        if not isinstance(node, ast.Call):
+            return False
+        return is_done_before_ranks(facts, project, node, function_at(facts.tree, node.lineno))
 
     def _report(
         self,

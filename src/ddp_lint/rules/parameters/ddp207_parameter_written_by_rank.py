@@ -10,7 +10,7 @@ from ddp_lint.launch.by_rank import Place
 from ddp_lint.launch.one_rank import on_one_rank
 from ddp_lint.launch.random_state import state_at
 from ddp_lint.launch.ranks import several_ranks
-from ddp_lint.rules.data.loading import as_ast, files_of_programs
+from ddp_lint.rules.data.loading import files_of_programs
 from ddp_lint.rules.parameters.drawn_again import drawn_again, is_draw, over_parts_of
 from ddp_lint.rules.parameters.in_place import InPlaceRule
 from ddp_lint.rules.parameters.written_back import writes_back
@@ -21,6 +21,7 @@ from ddp_lint.source.syntax import calls_below, function_at
 from ddp_lint.source.tree import called
 from ddp_lint.tensors import Code, Reached, Write
 from ddp_lint.view.accumulation import calls_of_round, is_backward, loop_of
+from ddp_lint.view.as_ast import as_ast
 from ddp_lint.view.wraps import Wrap
 
 _RANK_CALLS = {

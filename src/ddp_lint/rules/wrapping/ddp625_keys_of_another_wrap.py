@@ -14,7 +14,6 @@ from ddp_lint.launch.callers import CallSite, call_sites, comes_first
 from ddp_lint.project import Project
 from ddp_lint.project.handed_on import given_wrapped
 from ddp_lint.rules.base import Rule
-from ddp_lint.rules.data.loading import as_ast
 from ddp_lint.rules.triggers import Triggers
 from ddp_lint.rules.wrapping.plain_loads import PlainLoad, path_of, plain_loads
 from ddp_lint.rules.wrapping.wrapped_classes import ddp_calls, kinds_of
@@ -23,6 +22,7 @@ from ddp_lint.source.control_flow import opposed
 from ddp_lint.source.queries import calls_in
 from ddp_lint.source.syntax import function_at, walk
 from ddp_lint.tensors.classes import is_module_class
+from ddp_lint.view.as_ast import as_ast
 from ddp_lint.view.wraps import Wrap, argument, assigned_name
 
 _DEPTH = 5  # steps from a value to the call that makes it

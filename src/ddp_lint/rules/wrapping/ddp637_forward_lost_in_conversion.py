@@ -10,11 +10,11 @@ from ddp_lint.knowledge import canonical
 from ddp_lint.project import Project
 from ddp_lint.project.facts import ClassFacts
 from ddp_lint.rules.base import Rule
-from ddp_lint.rules.data.loading import as_ast
 from ddp_lint.rules.triggers import Triggers
 from ddp_lint.rules.wrapping.wrapped_classes import kinds_of, with_parts
 from ddp_lint.source.imports import dotted_ast, last_part, of_self
 from ddp_lint.source.syntax import defaults, positional, statements, walk
+from ddp_lint.view.as_ast import as_ast
 
 _CONVERTS = "torch.nn.SyncBatchNorm.convert_sync_batchnorm"
 #: What the conversion replaces: these, and whatever inherits from them.
